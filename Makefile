@@ -1,0 +1,49 @@
+# Every target sets up .venv by itself, with nothing but python3 and pip.
+
+PYTHON ?= python3
+TEST_WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  Another interpreter: make PYTHON=python3.12 ...   More test workers: make test TEST_WORKERS=8"
+
+demo: $(READY) ## Train on real handwritten digits over 8 uneven devices, and print what happened
+	$(BIN)/fedoptima simulate recipes/demo_digits.toml
+
+test: lint ## Check style and types, then run every test
+	$(BIN)/python -m pytest -n $(TEST_WORKERS)
+
+lint: $(READY) ## Check style (ruff) and types (mypy)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY) ## Measure the simulator against a bare PyTorch loop, and its cost per event
+	$(BIN)/python benchmarks/run.py
+
+clean: ## Remove .venv, caches and builds (results in runs/ stay)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
+
+# The stamp is written last: an interrupted installation is taken up again by the next make. The
+# constraints go through the environment because only so do they also bind what builds the package.
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+	  echo "error: '$(PYTHON)' is not on the PATH. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $$($(PYTHON) --version) is too old, 3.11 or newer is needed. Name another one: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "error: $(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	  $(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
+	@touch $@

@@ -1,0 +1,221 @@
+"""When updates are folded into the global model, and at what weight. Decides; never adds tensors.
+
+Whatever is decided about an update, its device is answered: a device that hands in waits for the
+global model, so a refusal without an answer would end its training (docs/decisions/0002).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from fedoptima.core.errors import ConfigError, InvariantBroken
+from fedoptima.core.jobs import Merge, Part, ServerOptimizer
+from fedoptima.core.messages import ModelUpdate
+from fedoptima.core.staleness import StalenessRule
+from fedoptima.core.types import NodeId, PayloadId
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """How many devices there are, as far as a barrier needs to know."""
+
+    members: int  # connected now
+    known: int  # ever joined
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    merge: Merge | None = None
+    refresh: tuple[NodeId, ...] = ()  # devices that next receive the global model
+    settled: tuple[tuple[NodeId, PayloadId], ...] = ()  # updates that need not be handed in again
+    refused: bool = False
+
+
+WAIT = Decision()
+
+
+class AggregationPolicy(Protocol):
+    closes_round: bool  # does every merge end a round, or only K of them?
+
+    def offer(
+        self,
+        device: NodeId,
+        update: ModelUpdate,
+        *,
+        samples: int,
+        version: int,
+        fleet: Fleet,
+        now: float,
+    ) -> Decision: ...
+    def left(self, device: NodeId) -> None: ...
+    def reconsider(self, *, fleet: Fleet, now: float) -> Decision: ...  # after a leave, in time
+    def check(self) -> None: ...
+    @property
+    def deadline(self) -> float | None: ...  # when to reconsider
+
+
+def _refuse(device: NodeId, update: ModelUpdate) -> Decision:
+    return Decision(refresh=(device,), settled=((device, update.data.id),), refused=True)
+
+
+def _is_stale(update: ModelUpdate, version: int, max_delay: int) -> bool:
+    # A negative staleness means that the server went back to an older checkpoint: that update
+    # belongs to a history that no longer exists.
+    return not 0 <= version - update.version <= max_delay
+
+
+class AsyncStaleness:
+    """FedAsync: fold in each update on arrival, at a weight that falls with its staleness."""
+
+    closes_round = False
+    deadline = None
+
+    def __init__(self, max_delay: int, rule: StalenessRule | None = None) -> None:
+        if max_delay < 0:
+            raise ConfigError(f"the maximum delay must be at least 0, got {max_delay}")
+        self.max_delay = max_delay  # D
+        self.rule = rule or StalenessRule()
+
+    def offer(
+        self,
+        device: NodeId,
+        update: ModelUpdate,
+        *,
+        samples: int,
+        version: int,
+        fleet: Fleet,
+        now: float,
+    ) -> Decision:
+        if _is_stale(update, version, self.max_delay):
+            return _refuse(device, update)
+        weight = self.rule.weight(version - update.version)
+        merge = Merge(1 - weight, (Part(device, weight, update.data),), refresh=(device,))
+        return Decision(merge, (device,), ((device, update.data.id),))
+
+    def left(self, device: NodeId) -> None:
+        pass
+
+    def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
+        return WAIT
+
+    def check(self) -> None:
+        pass
+
+
+class Barrier:
+    """FedAvg: wait for every device, then replace the model by the mean weighted by samples held.
+
+    ``on_leave`` says what a leaving device does to the barrier: "drop" goes on without it,
+    "wait" waits until it is back. ``timeout`` (seconds after the first arrival) goes on without
+    those who have not handed in; their updates come too late and are refused.
+    """
+
+    closes_round = True
+
+    def __init__(
+        self, *, on_leave: Literal["drop", "wait"] = "drop", timeout: float | None = None
+    ) -> None:
+        if timeout is not None and timeout <= 0:
+            raise ConfigError(f"the barrier's timeout must be above 0 seconds, got {timeout}")
+        self.on_leave = on_leave
+        self.timeout = timeout
+        self.deadline: float | None = None
+        self._pool: dict[NodeId, tuple[ModelUpdate, int]] = {}
+
+    def offer(
+        self,
+        device: NodeId,
+        update: ModelUpdate,
+        *,
+        samples: int,
+        version: int,
+        fleet: Fleet,
+        now: float,
+    ) -> Decision:
+        if _is_stale(update, version, 0):
+            return _refuse(device, update)
+        self._pool[device] = (update, samples)
+        if self.timeout is not None and self.deadline is None:
+            self.deadline = now + self.timeout
+        return self.reconsider(fleet=fleet, now=now)
+
+    def left(self, device: NodeId) -> None:
+        self._pool.pop(device, None)
+
+    def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
+        needed = fleet.members if self.on_leave == "drop" else fleet.known
+        late = self.deadline is not None and now >= self.deadline
+        return self._open() if self._pool and (late or len(self._pool) >= needed) else WAIT
+
+    def _open(self) -> Decision:
+        devices = tuple(sorted(self._pool))
+        total = sum(self._pool[d][1] for d in devices)
+        parts = tuple(Part(d, self._pool[d][1] / total, self._pool[d][0].data) for d in devices)
+        self._pool.clear()
+        self.deadline = None
+        return Decision(
+            Merge(0.0, parts, refresh=devices), devices, tuple((p.device, p.data.id) for p in parts)
+        )
+
+    def check(self) -> None:
+        if self.timeout is None and self.deadline is not None:
+            raise InvariantBroken("a barrier without a timeout has a deadline")
+
+
+class Buffered:
+    """FedBuff: collect ``size`` deltas, then move the model by their scaled mean.
+
+    Devices go on at once with the model as it is. An accepted delta stays when its device leaves.
+    """
+
+    closes_round = False
+    deadline = None
+
+    def __init__(
+        self,
+        size: int,
+        max_delay: int,
+        *,
+        rule: StalenessRule | None = None,
+        server_optimizer: ServerOptimizer | None = None,
+    ) -> None:
+        if size < 1:
+            raise ConfigError(f"the buffer must hold at least 1 update, got {size}")
+        self.size = size  # Z
+        self.max_delay = max_delay
+        self.rule = rule or StalenessRule("polynomial", a=0.5)
+        self.server_optimizer = server_optimizer or ServerOptimizer()
+        self._pool: list[tuple[NodeId, ModelUpdate, float]] = []
+
+    def offer(
+        self,
+        device: NodeId,
+        update: ModelUpdate,
+        *,
+        samples: int,
+        version: int,
+        fleet: Fleet,
+        now: float,
+    ) -> Decision:
+        if _is_stale(update, version, self.max_delay):
+            return _refuse(device, update)
+        self._pool.append((device, update, self.rule.weight(version - update.version)))
+        settled = ((device, update.data.id),)
+        if len(self._pool) < self.size:
+            return Decision(refresh=(device,), settled=settled)
+        pool = sorted(self._pool, key=lambda entry: entry[0])
+        parts = tuple(Part(d, weight / self.size, u.data) for d, u, weight in pool)
+        self._pool.clear()
+        merge = Merge(1.0, parts, refresh=(device,), server_optimizer=self.server_optimizer)
+        return Decision(merge, (device,), settled)
+
+    def left(self, device: NodeId) -> None:
+        pass
+
+    def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
+        return WAIT
+
+    def check(self) -> None:
+        if len(self._pool) >= self.size:
+            raise InvariantBroken(f"{len(self._pool)} deltas wait in a buffer of {self.size}")

@@ -1,0 +1,260 @@
+"""The device's life (paper Alg. 1): join, train H iterations, hand in, refresh, repeat.
+
+A device outlives its connection. A program that needs no gradient finishes its round offline and
+hands in with the version it began with; an update counts as pending until the server answers
+it with a model. A program that needs gradients gives its round up when the connection goes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fedoptima.core.effects import Effect, Halt, Run, Send
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    Evaluated,
+    Event,
+    JobDone,
+    JobFailed,
+    Received,
+    TimerFired,
+)
+from fedoptima.core.jobs import ExportModel, Job, LoadModel, Prepare
+from fedoptima.core.machine import State
+from fedoptima.core.messages import (
+    ActivationBatch,
+    Assignment,
+    Failed,
+    GlobalModel,
+    GradientBatch,
+    HandIn,
+    Join,
+    Message,
+    ModelUpdate,
+    Stop,
+    ToServer,
+    TurnOn,
+)
+from fedoptima.core.plain import freeze
+from fedoptima.core.programs import Order, Program, build_program
+from fedoptima.core.types import SERVER
+
+
+class DevicePhase(Enum):
+    IDLE = "idle"  # has nothing to do until a model comes
+    LOADING = "loading"
+    TRAINING = "training"
+    EXPORTING = "exporting"
+    PENDING = "pending"  # has handed in, or would if it were connected
+
+
+class DeviceCore:
+    def __init__(
+        self,
+        *,
+        samples: int,
+        flops_per_second: float,
+        bytes_per_second: float,
+        incarnation: int = 0,
+        step: int = 0,
+    ) -> None:
+        self._samples = samples
+        self._flops_per_second = flops_per_second
+        self._bytes_per_second = bytes_per_second
+        self.incarnation = incarnation
+        self._first_step = step
+        self._phase = DevicePhase.IDLE
+        self._session: int | None = None
+        self._assignment: Assignment | None = None
+        self._program: Program | None = None
+        self._prepared = False
+        self._incoming: GlobalModel | None = None
+        self._pending: ModelUpdate | None = None
+        self._sender_on = False
+        self._version = -1  # t_k
+        self._trained = 0
+        self._ticket = 0
+        self._running: int | None = None
+        self.stopped = False
+
+    @property
+    def step(self) -> int:
+        """The next iteration's number: all that has to survive the device's process."""
+        return self._program.step if self._program else self._first_step
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        if self.stopped:
+            return []
+        match event:
+            case Connected(_, session):
+                return self._join(session)
+            case Disconnected(_, session):
+                return self._disconnect() if session == self._session else []
+            case Received(_, session, message):
+                return self._receive(message) if session == self._session else []
+            case JobDone():
+                return self._job_done(event)
+            case JobFailed(_, _, error, diverged):
+                return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]
+            case TimerFired() | Evaluated():
+                raise InvariantBroken(f"a device was told {event}")
+
+    # ---- connection --------------------------------------------------------------------------
+
+    def _join(self, session: int) -> list[Effect]:
+        self._session = session
+        self._sender_on = False
+        return self._send(self._introduction())
+
+    def _introduction(self) -> Join:
+        return Join(
+            self.incarnation,
+            self._samples,
+            self._flops_per_second,
+            self._bytes_per_second,
+            self._version,
+            self._phase not in (DevicePhase.IDLE, DevicePhase.PENDING),
+            self._pending.data.id if self._pending else None,
+        )
+
+    def _disconnect(self) -> list[Effect]:
+        self._session = None
+        self._sender_on = False
+        if self._incoming is not None:  # nothing of a dead session is acted on
+            self._phase, self._incoming = DevicePhase.IDLE, None
+        if self._program is not None and self._program.needs_gradient:
+            self._abandon()
+        return []
+
+    def _abandon(self) -> None:
+        """Give up the round. The iteration it was in is not repeated: its data has been used."""
+        if self._assignment is not None:
+            step = self.step + (self._phase is DevicePhase.TRAINING)
+            self._program = build_program(self._assignment.program, step)
+        self._phase = DevicePhase.IDLE
+        self._incoming = self._pending = None
+        self._trained = 0
+
+    # ---- messages ----------------------------------------------------------------------------
+
+    def _receive(self, message: Message) -> list[Effect]:
+        match message:
+            case Assignment():
+                return self._assign(message)
+            case TurnOn():
+                self._sender_on = True
+                return []
+            case HandIn():
+                if self._pending is None:
+                    raise ProtocolViolation("the server asked for an update that does not exist")
+                return self._send(self._pending)
+            case GlobalModel():
+                if self._phase not in (DevicePhase.IDLE, DevicePhase.PENDING):
+                    raise ProtocolViolation(f"the server sent a model while {self._phase.value}")
+                self._pending = None
+                self._incoming = message
+                self._phase = DevicePhase.LOADING
+                return self._pump()
+            case GradientBatch():
+                if self._phase is not DevicePhase.TRAINING or self._program is None:
+                    raise ProtocolViolation("the server sent a gradient outside a round")
+                return self._carry_out(self._program.gradient(message))
+            case Stop(reason):
+                return self._stop(reason)
+        raise ProtocolViolation(f"a server does not send {type(message).__name__}")
+
+    def _assign(self, assignment: Assignment) -> list[Effect]:
+        if assignment == self._assignment:  # back in the run it left: go on as it was
+            return []
+        had_work = self._phase is not DevicePhase.IDLE
+        self._assignment = assignment
+        self._prepared = False
+        self._abandon()
+        # The server counts on work this device has just given up: say again how things stand.
+        again = self._send(self._introduction()) if had_work else []
+        return again + self._pump()
+
+    # ---- work --------------------------------------------------------------------------------
+
+    def _job_done(self, event: JobDone) -> list[Effect]:
+        if event.ticket != self._running:
+            raise InvariantBroken(f"job {event.ticket} is done, but {self._running} was running")
+        self._running = None
+        match event.job:
+            case Prepare(plan):
+                self._prepared = self._assignment is not None and plan == self._assignment.plan
+            case LoadModel() if self._phase is DevicePhase.LOADING and self._incoming is None:
+                program, assignment = self._in_force()
+                self._phase = DevicePhase.TRAINING
+                return self._carry_out(program.start(assignment.iterations))
+            case ExportModel() if self._phase is DevicePhase.EXPORTING:
+                self._phase = DevicePhase.PENDING
+                self._pending = ModelUpdate(self._version, self._trained, event.result)
+                self._trained = 0
+                return self._send(self._pending)
+            case job if self._phase is DevicePhase.TRAINING and self._program is not None:
+                self._trained += event.samples
+                return self._carry_out(
+                    self._program.done(job, event.result, sender_on=self._sender_on)
+                )
+        return self._pump()  # what is left is the last job of an abandoned round
+
+    def _carry_out(self, orders: list[Order]) -> list[Effect]:
+        effects: list[Effect] = []
+        for order in orders:
+            if isinstance(order, ActivationBatch):
+                self._sender_on = False
+                effects += self._send(order)
+            else:
+                effects.append(self._run(order))
+        program, assignment = self._in_force()
+        if program.finished and self._running is None:
+            self._phase = DevicePhase.EXPORTING
+            effects.append(self._run(ExportModel(assignment.program.delta)))
+        return effects
+
+    def _in_force(self) -> tuple[Program, Assignment]:
+        if self._program is None or self._assignment is None:
+            raise InvariantBroken("a device works without an assignment")
+        return self._program, self._assignment
+
+    def _pump(self) -> list[Effect]:
+        """Give the idle engine what is due outside a round."""
+        if self._running is not None or self._assignment is None:
+            return []
+        if not self._prepared:
+            return [self._run(Prepare(self._assignment.plan))]
+        if self._incoming is None:
+            return []
+        model, self._incoming = self._incoming, None
+        self._version = model.version
+        return [self._run(LoadModel(model.data, model.progress))]
+
+    def _run(self, job: Job) -> Run:
+        if self._running is not None:
+            raise InvariantBroken(f"{job} while job {self._running} is running")
+        self._ticket += 1
+        self._running = self._ticket
+        return Run(self._ticket, job)
+
+    def _send(self, message: ToServer) -> list[Effect]:
+        return [] if self._session is None else [Send(SERVER, self._session, message)]
+
+    def _stop(self, reason: str, *, failed: bool = False) -> list[Effect]:
+        self.stopped = True
+        return [Halt(reason, failed)]
+
+    # ---- invariants and state ----------------------------------------------------------------
+
+    def check(self) -> None:
+        if (self._pending is not None) != (self._phase is DevicePhase.PENDING):
+            raise InvariantBroken(f"pending update in phase {self._phase.value}")
+        if self._incoming is not None and self._phase is not DevicePhase.LOADING:
+            raise InvariantBroken(f"a model waits to be loaded in phase {self._phase.value}")
+        if self._sender_on and self._session is None:
+            raise InvariantBroken("the Sender is on without a connection")
+
+    def snapshot(self) -> State:
+        return freeze(self)

@@ -1,0 +1,57 @@
+"""What a core asks of its driver. Effects are orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedoptima.core.jobs import Job
+from fedoptima.core.messages import Message
+from fedoptima.core.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    to: NodeId
+    session: int  # dropped by the driver if that session is over
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Give the engine a job; answered by exactly one JobDone or JobFailed of that ticket."""
+
+    ticket: int
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Measure a copy of the weights as they are now, off the clock."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Replaces a timer of the same key."""
+
+    key: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something an operator or the analysis wants to know; changes nothing."""
+
+    kind: str
+    about: NodeId
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    reason: str
+    failed: bool = False
+
+
+Effect = Send | Run | Evaluate | SetTimer | Note | Halt

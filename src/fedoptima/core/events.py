@@ -1,0 +1,59 @@
+"""What a core is told. Events are facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedoptima.core.jobs import Job
+from fedoptima.core.messages import Message
+from fedoptima.core.types import NodeId, Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    peer: NodeId
+    session: int  # a reconnect has a higher number
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    peer: NodeId
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    sender: NodeId
+    session: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class JobDone:
+    ticket: int
+    job: Job
+    result: Payload
+    samples: int = 0  # how many samples the job trained on
+    text: str = ""  # PlanRun: the plan
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    ticket: int
+    job: Job
+    error: str
+    diverged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    index: int
+    metrics: tuple[tuple[str, float], ...]  # empty when there was nothing to evaluate (dry)
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    key: str
+
+
+Event = Connected | Disconnected | Received | JobDone | JobFailed | Evaluated | TimerFired

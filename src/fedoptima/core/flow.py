@@ -1,0 +1,171 @@
+"""Activation flow control: who may send next (paper Sec. 3.4.1).
+
+`CappedFlow` keeps one law at every instant: ``buffered + granted <= cap`` (omega). A slot is
+reserved when the turn-on is sent, not when the batch arrives: checked only on arrival, all the
+devices that were turned on earlier overshoot the cap together (docs/decisions/0001).
+
+A credit in the hand of a slow or dead device is a slot out of use, so a credit that is not used
+within ``timeout`` returns to the pool; the batch it was for, should it still come, is dropped
+without punishment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Protocol
+
+from fedoptima.core.errors import ConfigError, InvariantBroken, ProtocolViolation
+from fedoptima.core.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Reception:
+    accepted: bool
+    turn_on: Sequence[NodeId] = ()
+
+
+class FlowController(Protocol):
+    """Each method returns the devices to turn on now."""
+
+    def joined(self, device: NodeId, now: float) -> Sequence[NodeId]: ...
+    def received(self, device: NodeId, now: float) -> Reception: ...
+    def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]: ...
+    def left(self, device: NodeId, dropped: int, now: float) -> Sequence[NodeId]: ...
+    def expire(self, now: float) -> Sequence[NodeId]: ...
+    def check(self, buffered: int) -> None: ...
+    @property
+    def deadline(self) -> float | None: ...  # when to call expire
+
+
+class OpenFlow:
+    """No gate: the method's own request and response bound the queue."""
+
+    deadline = None
+
+    def joined(self, device: NodeId, now: float) -> Sequence[NodeId]:
+        return ()
+
+    def received(self, device: NodeId, now: float) -> Reception:
+        return Reception(accepted=True)
+
+    def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]:
+        return ()
+
+    def left(self, device: NodeId, dropped: int, now: float) -> Sequence[NodeId]:
+        return ()
+
+    def expire(self, now: float) -> Sequence[NodeId]:
+        return ()
+
+    def check(self, buffered: int) -> None:
+        pass
+
+
+class CappedFlow:
+    """Credits against one global cap, and a line of devices that wait for one.
+
+    The line is ordered by batches granted so far. A device that enters it is lifted to the count
+    of the last grant, so an old claim cannot be cashed in all at once: a waiting device is
+    granted a credit within K grants (start-time fair queueing). With ``balanced=False`` the line
+    is first come, first served: the FIFO ablation has to switch off this balance as well.
+    """
+
+    def __init__(self, cap: int, *, timeout: float | None = None, balanced: bool = True) -> None:
+        if cap < 1:
+            raise ConfigError(f"the activation cap must be at least 1, got {cap}")
+        if timeout is not None and timeout <= 0:
+            raise ConfigError(f"the credit timeout must be above 0 seconds, got {timeout}")
+        self.cap = cap
+        self.timeout = timeout
+        self.balanced = balanced
+        self._line: list[tuple[int, int, NodeId]] = []  # (count, order, device); may be outdated
+        self._waiting: dict[NodeId, int] = {}  # the order number of a device's valid entry
+        self._granted: dict[NodeId, int] = {}  # the number of the grant in the device's hand
+        self._expired: dict[NodeId, None] = {}  # its batch is late: will be dropped when it comes
+        self._deadlines: deque[tuple[float, int, NodeId]] = deque()  # (time, grant, device)
+        self._counts: dict[NodeId, int] = {}
+        self._last = 0  # the count of the device granted last
+        self._order = 0
+        self._grants = 0
+        self._buffered = 0
+
+    def joined(self, device: NodeId, now: float) -> Sequence[NodeId]:
+        self._line_up(device)
+        return self._grant(now)
+
+    def received(self, device: NodeId, now: float) -> Reception:
+        if device in self._granted:
+            del self._granted[device]
+            self._buffered += 1
+            self._line_up(device)
+            return Reception(accepted=True, turn_on=self._grant(now))
+        if device in self._expired:
+            del self._expired[device]
+            self._line_up(device)
+            return Reception(accepted=False, turn_on=self._grant(now))
+        raise ProtocolViolation(f"{device} sent activations without a turn-on")
+
+    def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]:
+        self._buffered -= 1
+        return self._grant(now)
+
+    def left(self, device: NodeId, dropped: int, now: float) -> Sequence[NodeId]:
+        self._buffered -= dropped
+        self._granted.pop(device, None)
+        self._expired.pop(device, None)
+        self._waiting.pop(device, None)
+        return self._grant(now)
+
+    def expire(self, now: float) -> Sequence[NodeId]:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, grant, device = self._deadlines.popleft()
+            if self._granted.get(device) == grant:
+                del self._granted[device]
+                self._expired[device] = None
+        return self._grant(now)
+
+    @property
+    def deadline(self) -> float | None:
+        while self._deadlines:
+            at, grant, device = self._deadlines[0]
+            if self._granted.get(device) == grant:
+                return at
+            self._deadlines.popleft()
+        return None
+
+    def _line_up(self, device: NodeId) -> None:
+        count = max(self._counts.get(device, 0), self._last) if self.balanced else 0
+        self._counts[device] = count
+        self._order += 1
+        self._waiting[device] = self._order
+        heappush(self._line, (count, self._order, device))
+
+    def _grant(self, now: float) -> Sequence[NodeId]:
+        turned_on = []
+        while self._line and self._buffered + len(self._granted) < self.cap:
+            count, order, device = heappop(self._line)
+            if self._waiting.get(device) != order:
+                continue
+            del self._waiting[device]
+            self._grants += 1
+            self._granted[device] = self._grants
+            self._last = count
+            self._counts[device] = count + 1
+            if self.timeout is not None:
+                self._deadlines.append((now + self.timeout, self._grants, device))
+            turned_on.append(device)
+        return turned_on
+
+    def check(self, buffered: int) -> None:
+        if buffered != self._buffered:
+            raise InvariantBroken(f"{self._buffered} batches counted, {buffered} buffered")
+        if not 0 <= self._buffered + len(self._granted) <= self.cap:
+            raise InvariantBroken(f"{self._buffered=} {len(self._granted)=} {self.cap=}")
+        if self._waiting and self._buffered + len(self._granted) < self.cap:
+            raise InvariantBroken("a device waits for a credit although a slot is free")
+        both = self._granted.keys() & self._waiting.keys()
+        if both or self._expired.keys() & (self._granted.keys() | self._waiting.keys()):
+            raise InvariantBroken(f"a device is both waiting and granted: {sorted(both)}")

@@ -1,0 +1,146 @@
+"""What a core asks its Compute Engine to do. Pure data: no torch here.
+
+An engine's state changes only through its own jobs, one at a time and in order. That is why a
+driver may postpone a job's maths until the result is due, and why re-executing recorded jobs
+gives the same weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedoptima.core.types import NodeId, Payload
+
+# ---- device ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Build the device's side of the network as the plan says."""
+
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    data: Payload
+    progress: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Forward pass of one (micro-)batch; the result is what the server would be sent."""
+
+    seq: int
+    part: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliaryStep:
+    """Local loss through the auxiliary network, backward pass and update (Alg. 1, l. 7-11)."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """Backward pass with the server's gradient; ``apply`` takes the optimiser's step."""
+
+    seq: int
+    part: int
+    gradient: Payload
+    apply: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FullStep:
+    """One step of the whole network on the device."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportModel:
+    delta: bool = False
+
+
+# ---- server ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """What a device reported about itself, for the Pre-processor."""
+
+    device: NodeId
+    samples: int
+    flops_per_second: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRun:
+    """Profile, split, build the auxiliary network; the result is the initial global model."""
+
+    devices: tuple[DeviceProfile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCopy:
+    """Give ``device`` its own server-side copy, equal to the global one (again, if it had one)."""
+
+    device: NodeId
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCopy:
+    device: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStep:
+    """Train the server side on one (micro-)batch of activations (Alg. 4, l. 5-10)."""
+
+    origin: NodeId
+    session: int
+    seq: int
+    data: Payload
+    progress: float
+    return_gradient: bool = False
+    part: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    device: NodeId
+    weight: float
+    data: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptimizer:
+    """How a sum of deltas moves the global model (FedBuff)."""
+
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """``global <- keep * global + sum(weight_i * update_i)``; parts in order of device name.
+
+    With ``server_optimizer`` the updates are deltas. Where devices have server-side copies, both
+    sides are merged and the copies of ``refresh`` are set to the result.
+    """
+
+    keep: float
+    parts: tuple[Part, ...]
+    refresh: tuple[NodeId, ...]
+    server_optimizer: ServerOptimizer | None = None
+
+
+DeviceJob = Prepare | LoadModel | Forward | AuxiliaryStep | Backward | FullStep | ExportModel
+ServerJob = PlanRun | OpenCopy | CloseCopy | ServerStep | Merge
+Job = DeviceJob | ServerJob

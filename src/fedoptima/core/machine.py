@@ -1,0 +1,38 @@
+"""The seams between the core and whoever drives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fedoptima.core.effects import Effect
+from fedoptima.core.events import Event
+from fedoptima.core.jobs import Job
+from fedoptima.core.types import Payload, PayloadId
+
+State = object  # plain data: what plain.freeze returns
+
+
+class Machine(Protocol):
+    """Events in, effects out. The driver calls it from one thread and never re-enters it."""
+
+    stopped: bool
+
+    def handle(self, event: Event, now: float) -> list[Effect]: ...
+    def check(self) -> None: ...
+    def snapshot(self) -> State: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a job came to."""
+
+    result: Payload
+    samples: int = 0
+    text: str = field(default="", repr=False)
+
+
+class ComputeEngine(Protocol):
+    """Executes jobs, one at a time; its state changes only through them."""
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome: ...

@@ -1,0 +1,53 @@
+"""Who takes part, under which session, and what the server owes to whom."""
+
+from __future__ import annotations
+
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.messages import Join
+from fedoptima.core.types import NodeId, PayloadId
+
+
+class Member:
+    """A device in the run, for one session."""
+
+    def __init__(self, session: int, join: Join) -> None:
+        self.session = session
+        self.join = join
+        self.owes_update = False  # it has a model to train, or an update to hand in
+        self.awaits_model = False  # it handed in, or is new, and must be answered
+
+
+class Roster:
+    """Sessions, members, and what is remembered of devices that left.
+
+    The memory is a few numbers a device: it is what lets a rejoining device hand in an update
+    that was lost on the way, and not hand it in twice.
+    """
+
+    def __init__(self) -> None:
+        self.sessions: dict[NodeId, int] = {}  # connected, joined or not
+        self.members: dict[NodeId, Member] = {}
+        self.samples: dict[NodeId, int] = {}  # of every device ever joined
+        self.total_samples = 0
+        self._settled: dict[NodeId, PayloadId] = {}
+
+    def add(self, device: NodeId, join: Join) -> Member:
+        member = self.members[device] = Member(self.sessions[device], join)
+        self.total_samples += join.samples - self.samples.get(device, 0)
+        self.samples[device] = join.samples
+        return member
+
+    def settle(self, device: NodeId, update: PayloadId) -> None:
+        self._settled[device] = update
+
+    def has_settled(self, device: NodeId, update: PayloadId) -> bool:
+        return self._settled.get(device) == update
+
+    def check(self) -> None:
+        for device, member in self.members.items():
+            if self.sessions.get(device) != member.session:
+                raise InvariantBroken(f"{device} is a member of a session that is over")
+            if member.owes_update and member.awaits_model:
+                raise InvariantBroken(f"{device} owes an update and is owed a model")
+        if self.total_samples != sum(self.samples.values()):
+            raise InvariantBroken("the devices' samples do not add up")

@@ -1,0 +1,115 @@
+"""What crosses the wire, in both modes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fedoptima.core.types import Payload, PayloadId
+
+ENVELOPE_BYTES: Final = 64  # what a message costs beside its tensors
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSpec:
+    """What a device does inside a round, as data, so that the server can send it."""
+
+    kind: str  # "full", "auxiliary" or "gradient"
+    micro_batches: int = 1  # gradient only: how many parts of a mini-batch are in flight
+    delta: bool = False  # hand in the change since the round began, not the model
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A device's first word in a session.
+
+    ``training`` and ``pending`` say what it brings back from an earlier session: a round it is
+    still in, or a finished update nobody has answered. Either is worth more than a fresh model.
+    """
+
+    incarnation: int  # one higher each time the device's process starts
+    samples: int  # held, not trained: the weight in a synchronous merge
+    flops_per_second: float  # o_k
+    bytes_per_second: float  # b_k
+    version: int = -1  # t_k; -1: never had a model
+    training: bool = False
+    pending: PayloadId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationBatch:
+    seq: int
+    data: Payload
+    part: int = 0  # micro-batch `part` of `parts`
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUpdate:
+    version: int  # t_k: the global model this round began with
+    trained: int  # samples the device trained on since its last update
+    data: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The device cannot go on. ``diverged``: because the training itself went wrong."""
+
+    error: str
+    diverged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    plan: str  # JSON of the Pre-processor's plan; the core never reads it
+    program: ProgramSpec
+    iterations: int  # H
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOn:
+    """One credit: the next activation batch may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandIn:
+    """Send the pending update: the server has not used it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientBatch:
+    seq: int
+    part: int
+    data: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalModel:
+    version: int
+    progress: float  # share of the training budget spent: learning rates follow it
+    data: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    reason: str
+
+
+ToServer = Join | ActivationBatch | ModelUpdate | Failed
+ToDevice = Assignment | TurnOn | HandIn | GradientBatch | GlobalModel | Stop
+Message = ToServer | ToDevice
+
+
+def nbytes(message: Message) -> int:
+    """The size of a message on the wire."""
+    match message:
+        case ActivationBatch() | ModelUpdate() | GradientBatch() | GlobalModel():
+            return ENVELOPE_BYTES + message.data.nbytes
+        case Assignment(plan=plan):
+            return ENVELOPE_BYTES + len(plan)
+    return ENVELOPE_BYTES
+
+
+def is_bulk(message: Message) -> bool:
+    """Activations and their gradients: control messages and models overtake these."""
+    return isinstance(message, ActivationBatch | GradientBatch)

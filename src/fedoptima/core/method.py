@@ -1,0 +1,28 @@
+"""A method is a choice of five policies. Everything else is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from fedoptima.core.aggregation import AggregationPolicy
+from fedoptima.core.flow import FlowController
+from fedoptima.core.messages import ProgramSpec
+from fedoptima.core.scheduler import TaskScheduler
+
+
+class ServerTraining(Enum):
+    NONE = "none"  # the whole network is on the devices
+    SHARED = "shared"  # one server-side network (FedOptima)
+    PER_DEVICE = "per device"  # one copy per device (SplitFed, PiPar, OAFL)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    name: str
+    program: ProgramSpec
+    training: ServerTraining
+    aggregation: Callable[[], AggregationPolicy]
+    scheduler: Callable[[], TaskScheduler]
+    flow: Callable[[], FlowController]

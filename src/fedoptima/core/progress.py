@@ -1,0 +1,68 @@
+"""How far a run has come: rounds, epochs, evaluations asked for and answered.
+
+A global round is as many merges as devices were present when it began (a barrier's merge is one
+round). An epoch is as many samples as all devices together hold: the paper's footnote, and the
+unit that compares methods (docs/decisions/0006).
+"""
+
+from __future__ import annotations
+
+from fedoptima.core.stopping import Stopper, StopRule
+
+_ROUNDING = 1e-9  # epochs are sums of shares: ten tenths may come to 0.9999999999999999
+
+
+class Progress:
+    def __init__(self, rule: StopRule, evaluate_every: float) -> None:
+        self._rule = rule
+        self._stopper = Stopper(rule)
+        self._every = evaluate_every
+        self._began = 0.0
+        self._merges = 0  # in this round
+        self._round_size = 1
+        self._marks = 0  # evaluations that were due so far
+        self._asked = 0
+        self._open: dict[int, float] = {}  # evaluation -> epochs when it was asked for
+        self.rounds = 0
+        self.epochs = 0.0
+
+    def begin(self, now: float, members: int) -> None:
+        self._began = now
+        self._round_size = max(1, members)
+
+    def trained(self, samples: int, held_by_all: int) -> None:
+        self.epochs += samples / held_by_all
+
+    def merged(self, updates: int, *, closes_round: bool, members: int) -> None:
+        self._merges += updates
+        if closes_round or self._merges >= self._round_size:
+            self.rounds += 1
+            self._merges = 0
+            self._round_size = max(1, members)
+
+    def share(self, now: float) -> float:
+        """The share of the training budget that is spent."""
+        return self._rule.progress(
+            rounds=self.rounds, epochs=self.epochs, seconds=now - self._began
+        )
+
+    def spent(self) -> str | None:
+        return self._stopper.spent(rounds=self.rounds, epochs=self.epochs)
+
+    def evaluation_due(self) -> bool:
+        marks = int((self.epochs + _ROUNDING) // self._every)
+        due, self._marks = marks > self._marks, marks
+        return due
+
+    def ask(self) -> int:
+        self._asked += 1
+        self._open[self._asked] = self.epochs
+        return self._asked
+
+    def answered(self, index: int, metrics: dict[str, float]) -> str | None:
+        """The reason to stop, if this evaluation gives one."""
+        return self._stopper.evaluated(metrics, epochs=self._open.pop(index))
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._open)

@@ -1,0 +1,144 @@
+"""Task Scheduler: which received message the server works on next (paper Alg. 2 and 3).
+
+Models always go first, in order of arrival. The two policies differ in the order of activations.
+Every call costs O(log K) at most, whatever the number of devices and of batches waiting.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from heapq import heappop, heappush
+from typing import Protocol
+
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.messages import ActivationBatch, ModelUpdate
+from fedoptima.core.types import NodeId
+
+Task = tuple[NodeId, ActivationBatch | ModelUpdate]
+
+
+class TaskScheduler(Protocol):
+    def join(self, device: NodeId) -> None: ...
+    def leave(self, device: NodeId) -> int: ...  # batches dropped
+    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate) -> None: ...
+    def get(self) -> Task | None: ...
+    def check(self) -> None: ...
+    @property
+    def buffered(self) -> int: ...
+
+
+class CounterScheduler:
+    """Activations of the device that has contributed least go first: ``argmin_k c_k``.
+
+    The argmin runs over devices with a batch waiting (the paper's text would pick empty queues).
+    """
+
+    def __init__(self) -> None:
+        self._models: OrderedDict[NodeId, ModelUpdate] = OrderedDict()
+        self._queues: dict[NodeId, deque[ActivationBatch]] = {}
+        self._heap: list[tuple[int, int, NodeId]] = []  # (c_k, order, device); may be outdated
+        self._entry: dict[NodeId, int] = {}  # the order number of a device's valid heap entry
+        self._order = 0
+        self._last = 0  # the count of the device served last
+        self.buffered = 0
+        self.consumed: dict[NodeId, int] = {}  # c_k; kept when a device leaves
+
+    def join(self, device: NodeId) -> None:
+        # With a count of zero a newcomer would own the server until it had caught up.
+        self.consumed[device] = max(self.consumed.get(device, 0), self._last)
+        self._queues[device] = deque()
+
+    def leave(self, device: NodeId) -> int:
+        self._models.pop(device, None)
+        self._entry.pop(device, None)
+        dropped = len(self._queues.pop(device))
+        self.buffered -= dropped
+        return dropped
+
+    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate) -> None:
+        if isinstance(item, ModelUpdate):
+            self._models[origin] = item
+            return
+        queue = self._queues[origin]
+        queue.append(item)
+        self.buffered += 1
+        if len(queue) == 1:
+            self._line_up(origin)
+
+    def get(self) -> Task | None:
+        if self._models:
+            return self._models.popitem(last=False)
+        while self._heap:
+            _, order, device = heappop(self._heap)
+            if self._entry.get(device) != order:
+                continue
+            del self._entry[device]
+            queue = self._queues[device]
+            batch = queue.popleft()
+            self.buffered -= 1
+            self.consumed[device] += 1
+            self._last = self.consumed[device]
+            if queue:
+                self._line_up(device)
+            return device, batch
+        return None
+
+    def _line_up(self, device: NodeId) -> None:
+        self._order += 1
+        self._entry[device] = self._order
+        heappush(self._heap, (self.consumed[device], self._order, device))
+
+    def check(self) -> None:
+        waiting = {device for device, queue in self._queues.items() if queue}
+        if self.buffered != sum(map(len, self._queues.values())):
+            raise InvariantBroken(f"{self.buffered} batches counted, other number queued")
+        if waiting != self._entry.keys():
+            raise InvariantBroken("a device with batches waiting is not in the scheduler's heap")
+
+
+class FifoScheduler:
+    """Activations in order of arrival: the paper's ablation, and what the baselines use."""
+
+    def __init__(self) -> None:
+        self._models: OrderedDict[NodeId, ModelUpdate] = OrderedDict()
+        self._queue: OrderedDict[int, tuple[NodeId, ActivationBatch]] = OrderedDict()
+        self._numbers: dict[NodeId, deque[int]] = {}  # so that leaving costs only what is dropped
+        self._order = 0
+        self.consumed: dict[NodeId, int] = {}
+
+    def join(self, device: NodeId) -> None:
+        self._numbers[device] = deque()
+        self.consumed.setdefault(device, 0)
+
+    def leave(self, device: NodeId) -> int:
+        self._models.pop(device, None)
+        numbers = self._numbers.pop(device)
+        for number in numbers:
+            del self._queue[number]
+        return len(numbers)
+
+    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate) -> None:
+        if isinstance(item, ModelUpdate):
+            self._models[origin] = item
+            return
+        self._order += 1
+        self._queue[self._order] = (origin, item)
+        self._numbers[origin].append(self._order)
+
+    def get(self) -> Task | None:
+        if self._models:
+            return self._models.popitem(last=False)
+        if not self._queue:
+            return None
+        _, (device, batch) = self._queue.popitem(last=False)
+        self._numbers[device].popleft()
+        self.consumed[device] += 1
+        return device, batch
+
+    @property
+    def buffered(self) -> int:
+        return len(self._queue)
+
+    def check(self) -> None:
+        if len(self._queue) != sum(map(len, self._numbers.values())):
+            raise InvariantBroken("the queue and the devices' places in it disagree")

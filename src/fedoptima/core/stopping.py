@@ -1,0 +1,81 @@
+"""When a run is over: whichever of the given rules is met first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedoptima.core.errors import ConfigError
+
+ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """Rules that are not given never stop a run; at least one has to be."""
+
+    rounds: int | None = None
+    epochs: float | None = None
+    seconds: float | None = None  # of training: virtual in simulation, real in deployment
+    target_accuracy: float | None = None
+    patience: float | None = None  # epochs without a better validation accuracy
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in self.__slots__}
+        if all(value is None for value in given.values()):
+            raise ConfigError(
+                f"nothing stops this run: give at least one of {', '.join(given)} under [stop]"
+            )
+        for name, value in given.items():
+            if value is not None and value <= 0:
+                raise ConfigError(f"stop.{name} = {value}: must be above 0")
+
+    @property
+    def only_accuracy(self) -> bool:
+        """A run without tensors has no accuracy, so these rules alone would never stop it."""
+        return self.rounds is None and self.epochs is None and self.seconds is None
+
+    def progress(self, *, rounds: int, epochs: float, seconds: float) -> float:
+        """The share of the budget that is spent; learning-rate schedules follow it."""
+        spent = 0.0
+        if self.rounds is not None:
+            spent = max(spent, rounds / self.rounds)
+        if self.epochs is not None:
+            spent = max(spent, epochs / self.epochs)
+        if self.seconds is not None:
+            spent = max(spent, seconds / self.seconds)
+        return min(spent, 1.0)
+
+
+class Stopper:
+    """Applies a `StopRule`; remembers the best accuracy and when it was reached."""
+
+    def __init__(self, rule: StopRule) -> None:
+        self.rule = rule
+        self.best: float | None = None
+        self.best_epoch = 0.0
+
+    def spent(self, *, rounds: int, epochs: float) -> str | None:
+        """The reason to stop, if a budget is spent. (Seconds are a timer of the server.)"""
+        rule = self.rule
+        if rule.rounds is not None and rounds >= rule.rounds:
+            return f"{rounds} rounds done"
+        if rule.epochs is not None and epochs >= rule.epochs - 1e-9:  # epochs are sums of shares
+            return f"{rule.epochs:g} epochs done"
+        return None
+
+    def evaluated(self, metrics: dict[str, float], *, epochs: float) -> str | None:
+        """The reason to stop, if these metrics give one."""
+        accuracy = metrics.get(ACCURACY)
+        if accuracy is None:
+            return None
+        if self.best is None or accuracy > self.best:
+            self.best, self.best_epoch = accuracy, epochs
+        rule = self.rule
+        if rule.target_accuracy is not None and accuracy >= rule.target_accuracy:
+            return f"accuracy {accuracy:.4f} reached the target {rule.target_accuracy:g}"
+        if rule.patience is not None and epochs - self.best_epoch >= rule.patience:
+            return (
+                f"converged: accuracy has not improved on {self.best:.4f} "
+                f"for {rule.patience:g} epochs"
+            )
+        return None

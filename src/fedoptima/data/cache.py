@@ -1,0 +1,62 @@
+"""Decoded data kept on disk, so that images are decoded and words are counted once.
+
+An entry is named by everything that it was made from; it is never updated, only written whole
+under another name and renamed. The cache is a convenience: if it cannot be read the entry is made
+again, if it cannot be written the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+FORMAT = 1  # raise it when a reader or the tokeniser makes something else of the same files
+
+Tensors = dict[str, Tensor]
+
+
+def cache_directory() -> Path:
+    chosen = os.environ.get("FEDOPTIMA_CACHE")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fedoptima"
+
+
+def cached(
+    name: str,
+    files: Sequence[Path],
+    options: Mapping[str, int | str],
+    build: Callable[[], Tensors],
+) -> Tensors:
+    """What ``build`` makes of ``files``, from the cache where the same files were read before."""
+    entry = cache_directory() / "decoded" / f"{name}-{_key(files, options)}.safetensors"
+    with suppress(OSError, SafetensorError):
+        return load_file(entry)
+    tensors = build()
+    _write(entry, tensors)
+    return tensors
+
+
+def _key(files: Sequence[Path], options: Mapping[str, int | str]) -> str:
+    digest = blake2b(f"{FORMAT} {sorted(options.items())}".encode(), digest_size=12)
+    for path in files:
+        facts = path.stat()
+        line = f"\n{path.parent.name}/{path.name} {facts.st_size} {facts.st_mtime_ns}"
+        digest.update(line.encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _write(entry: Path, tensors: Tensors) -> None:
+    temporary = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        save_file({key: value.contiguous() for key, value in tensors.items()}, temporary)
+        temporary.replace(entry)
+    except (OSError, SafetensorError):
+        with suppress(OSError):
+            temporary.unlink()

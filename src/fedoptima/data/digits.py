@@ -1,0 +1,69 @@
+"""scikit-learn's digits: real, small and offline, so everything can be tried without a download.
+
+The set comes without a split. Every fifth sample of each class is the test part: stratified,
+without random numbers, the same for everybody.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.data.dataset import Dataset, Split
+from fedoptima.data.images import ImageSource
+from fedoptima.data.layouts import Layout, Part, Progress, reading
+
+_TEST_EVERY = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(ImageSource):
+    """Read from a data directory that has the file, else from the installed scikit-learn."""
+
+    def load(
+        self, directory: str | Path | None, options: Mapping[str, object], progress: Progress
+    ) -> Dataset:
+        if self.find(directory) is not None or find_spec("sklearn") is None:
+            return super().load(directory, options, progress)
+        self.resolve(options)
+        from sklearn.datasets import load_digits
+
+        pixels, labels = load_digits(return_X_y=True)
+        return self.assemble(_part(pixels, labels, "train"), _part(pixels, labels, "test"))
+
+    def where(self, directory: str | Path | None) -> str | None:
+        installed = "scikit-learn" if find_spec("sklearn") is not None else None
+        return super().where(directory) or installed
+
+
+def _read(folder: Path, part: Part, progress: Progress) -> Split:
+    path = folder / "digits.csv.gz"
+    with reading(path):
+        with gzip.open(path, "rt", encoding="ascii") as lines:
+            table = np.loadtxt(lines, delimiter=",", ndmin=2)
+        if table.shape[1] != 65:
+            raise ValueError(f"{table.shape[1]} columns instead of 64 pixels and a label")
+    return _part(table[:, :64], table[:, 64], part)
+
+
+def _part(pixels: NDArray[np.float64], labels: NDArray[np.number], part: Part) -> Split:
+    classes = np.asarray(labels, dtype=np.int64)
+    if not 0 <= pixels.min() <= pixels.max() <= 16:
+        raise ConfigError("digits: pixel values are not in 0..16; the file is damaged")
+    test = np.zeros(len(classes), dtype=bool)
+    for label in np.unique(classes):
+        test[np.flatnonzero(classes == label)[_TEST_EVERY - 1 :: _TEST_EVERY]] = True
+    rows = test if part == "test" else ~test
+    images = pixels.astype(np.uint8).reshape(-1, 1, 8, 8)
+    return Split(torch.from_numpy(images[rows]), torch.from_numpy(classes[rows]))
+
+
+DIGITS_CSV: Layout[Split] = Layout(("digits",), ("digits.csv.gz",), _read)

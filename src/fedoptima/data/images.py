@@ -1,0 +1,159 @@
+"""Image data sets: decoded once to uint8 (samples, channels, height, width), then cached."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.data.cache import Tensors, cached
+from fedoptima.data.dataset import Augment, Dataset, Kind, Split, image_facts
+from fedoptima.data.layouts import Found, Layout, Part, Progress, Source, extra, reading
+from fedoptima.data.parquet import columns
+from fedoptima.data.prepare import Normalise
+
+Mode = Literal["RGB", "L"]  # pillow's names for colour and grey
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSource(Source[Split]):
+    kind: ClassVar[Kind] = "image"
+    classes: int | None = None  # None: as many as the files hold, for sets that come as subsets
+    normalise: Normalise
+    augment: Augment | None = None
+
+    def load(
+        self, directory: str | Path | None, options: Mapping[str, object], progress: Progress
+    ) -> Dataset:
+        self.resolve(options)
+        found = self.locate(directory)
+        tensors = cached(self.name, found.files(), {}, partial(_decode, found, progress))
+        return self.assemble(
+            Split(tensors["train_inputs"], tensors["train_labels"]),
+            Split(tensors["test_inputs"], tensors["test_labels"]),
+        )
+
+    def assemble(self, train: Split, test: Split) -> Dataset:
+        classes = self.classes or 1 + int(max(train.labels.max(), test.labels.max()))
+        return Dataset(
+            name=self.name,
+            kind=self.kind,
+            train=train,
+            test=test,
+            classes=classes,
+            facts=image_facts(train.inputs, classes),
+            prepare=self.normalise,
+            augment=self.augment,
+        )
+
+
+def _decode(found: Found[Split], progress: Progress) -> Tensors:
+    train, test = found.read("train", progress), found.read("test", progress)
+    return {
+        "train_inputs": train.inputs,
+        "train_labels": train.labels,
+        "test_inputs": test.inputs,
+        "test_labels": test.labels,
+    }
+
+
+def parquet_images(mode: Mode, *folders: str) -> Layout[Split]:
+    """Columns ``img`` or ``image`` (a struct with the file's ``bytes``) and ``label``."""
+    return Layout(folders, ("train-*.parquet", "*.parquet"), partial(_read_parquet, mode))
+
+
+def _read_parquet(mode: Mode, folder: Path, part: Part, progress: Progress) -> Split:
+    inputs: list[Tensor] = []
+    labels: list[object] = []
+    for path, (images, shard_labels) in columns(folder, part, [("img", "image"), ("label",)]):
+        encoded = [(path, _file_in(image, path)) for image in images]
+        inputs.append(decode(encoded, mode, progress))
+        labels.extend(shard_labels)
+    with reading(folder):
+        return Split(torch.cat(inputs), torch.tensor(labels, dtype=torch.int64))
+
+
+def _file_in(image: object, path: Path) -> io.BytesIO:
+    match image:
+        case {"bytes": bytes(content)}:
+            return io.BytesIO(content)
+    raise ConfigError(f"{path}: an image is {type(image).__name__}, not a struct with 'bytes'")
+
+
+def decode(
+    encoded: Sequence[tuple[Path, Path | io.BytesIO]], mode: Mode, progress: Progress
+) -> Tensor:
+    """Image files of one size to one tensor; each comes with the path to blame if it is bad."""
+    with extra("pillow"):
+        from PIL import Image
+
+    pixels: NDArray[np.uint8] | None = None
+    for row, (path, source) in enumerate(encoded):
+        with reading(path), Image.open(source) as image:
+            decoded = np.atleast_3d(np.asarray(image.convert(mode)))
+        if pixels is None:
+            pixels = np.empty((len(encoded), *decoded.shape), dtype=np.uint8)
+        if decoded.shape != pixels.shape[1:]:
+            raise ConfigError(
+                f"{path}: image {row} is {decoded.shape[1]}x{decoded.shape[0]}, the images before "
+                f"it are {pixels.shape[2]}x{pixels.shape[1]}; all must have one size"
+            )
+        pixels[row] = decoded
+        if (row + 1) % 1000 == 0 or row + 1 == len(encoded):
+            progress(f"decoding {path.name}", row + 1, len(encoded))
+    if pixels is None:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+
+
+def read_tiny_imagenet_200(folder: Path, part: Part, progress: Progress) -> Split:
+    """The folders of the original download; classes are numbered in the order of sorted ids."""
+    ids_file = folder / "wnids.txt"
+    with reading(ids_file):
+        ids = sorted(ids_file.read_text(encoding="utf-8").split())
+    label_of = {wnid: label for label, wnid in enumerate(ids)}
+    rows = _training_files(folder, ids) if part == "train" else _validation_files(folder)
+    unknown = next((wnid for _, wnid in rows if wnid not in label_of), None)
+    if unknown is not None:
+        raise ConfigError(f"{ids_file}: does not list class {unknown!r}, which has images")
+    if not rows:
+        raise ConfigError(f"{folder}: holds no images of its {part} part; unpack it again")
+    inputs = decode([(path, path) for path, _ in rows], "RGB", progress)
+    return Split(inputs, torch.tensor([label_of[wnid] for _, wnid in rows]))
+
+
+def _training_files(folder: Path, ids: list[str]) -> list[tuple[Path, str]]:
+    return [
+        (path, wnid)
+        for wnid in ids
+        for path in sorted((folder / "train" / wnid / "images").glob("*.JPEG"), key=_number)
+    ]
+
+
+def _validation_files(folder: Path) -> list[tuple[Path, str]]:
+    table = folder / "val" / "val_annotations.txt"
+    with reading(table):
+        lines = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
+        return [(folder / "val" / "images" / name, wnid) for name, wnid, *_ in lines]
+
+
+def _number(path: Path) -> tuple[int, str]:
+    """n01443537_10.JPEG comes after n01443537_9.JPEG."""
+    digits = path.stem.rpartition("_")[2]
+    return (int(digits) if digits.isdecimal() else -1, path.name)
+
+
+TINY_IMAGENET_200: Layout[Split] = Layout(
+    ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
+    ("wnids.txt", "val/val_annotations.txt", "train/*/images/*.JPEG", "val/images/*.JPEG"),
+    read_tiny_imagenet_200,
+)

@@ -1,0 +1,156 @@
+"""Where a data set may lie and in which shape; every miss or damage is said with its path.
+
+A data directory is the one given, else FEDOPTIMA_DATA, else the two usual places. In it a data set
+is recognised by the files of one of its layouts: parquet, or what the original download unpacks to.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from fedoptima.core.errors import ConfigError
+
+Part = Literal["train", "test"]
+Progress = Callable[[str, int, int], None]  # what is being read, items done, items in all
+Options = Mapping[str, int | str]
+Raw = TypeVar("Raw")  # what a reader gives for one part: a Split, or texts with labels
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """The progress callback of those who do not want to know."""
+
+
+@dataclass(frozen=True)
+class Layout(Generic[Raw]):
+    folders: tuple[str, ...]  # where below a data directory
+    files: tuple[str, ...]  # patterns of all files read; a match of the first tells the layout
+    read: Callable[[Path, Part, Progress], Raw]
+
+
+@dataclass(frozen=True)
+class Found(Generic[Raw]):
+    folder: Path
+    layout: Layout[Raw]
+
+    def read(self, part: Part, progress: Progress) -> Raw:
+        return self.layout.read(self.folder, part, progress)
+
+    def files(self) -> list[Path]:
+        matches = {path for pattern in self.layout.files for path in self.folder.glob(pattern)}
+        return sorted(path for path in matches if path.is_file())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Generic[Raw]):
+    """A named data set: what it is, where it comes from, how its files are read."""
+
+    name: str
+    description: str
+    train: int  # samples of the complete set
+    test: int
+    home: str  # where a user gets it
+    layouts: tuple[Layout[Raw], ...]
+    defaults: Options = field(default_factory=dict)  # its options with their usual values
+
+    def find(self, directory: str | Path | None) -> Found[Raw] | None:
+        for folder, layout in self._places(directory):
+            if next(folder.glob(layout.files[0]), None) is not None:
+                return Found(folder, layout)
+        return None
+
+    def locate(self, directory: str | Path | None) -> Found[Raw]:
+        found = self.find(directory)
+        if found is not None:
+            return found
+        looked = "".join(
+            f"\n  {folder / layout.files[0]}" for folder, layout in self._places(directory)
+        )
+        raise ConfigError(
+            f"data set {self.name!r} was not found. Looked for:{looked}\n"
+            f"Get it from {self.home}, unpack it there, or set FEDOPTIMA_DATA or data.directory "
+            "to the directory that holds it"
+        )
+
+    def where(self, directory: str | Path | None) -> str | None:
+        """The place it would be read from, for people."""
+        found = self.find(directory)
+        return None if found is None else str(found.folder)
+
+    def resolve(self, options: Mapping[str, object]) -> dict[str, int | str]:
+        """The given options over the usual ones, checked by name and type."""
+        resolved = dict(self.defaults)
+        for key, value in options.items():
+            if key not in resolved:
+                known = ", ".join(self.defaults) or "none"
+                raise ConfigError(
+                    f"data set {self.name!r}: unknown option {key!r} = {value!r}"
+                    f"{did_you_mean(key, self.defaults)}; its options: {known}"
+                )
+            usual = self.defaults[key]
+            if isinstance(value, bool) or not isinstance(value, type(usual)):
+                raise ConfigError(
+                    f"data set {self.name!r}: option {key!r} = {value!r}: must be of type "
+                    f"{type(usual).__name__} (usual: {usual!r})"
+                )
+            if isinstance(value, int | str):
+                resolved[key] = value
+        return resolved
+
+    def _places(self, directory: str | Path | None) -> Iterator[tuple[Path, Layout[Raw]]]:
+        for root in data_directories(directory):
+            for layout in self.layouts:
+                for folder in layout.folders:
+                    yield root / folder, layout
+
+
+def data_directories(directory: str | Path | None) -> tuple[Path, ...]:
+    chosen = directory or os.environ.get("FEDOPTIMA_DATA")
+    if chosen:
+        return (Path(chosen).expanduser(),)
+    return (Path.home() / ".cache" / "fedoptima" / "data", Path("data"))
+
+
+def did_you_mean(word: str, known: Mapping[str, object]) -> str:
+    near = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Inside, a file that is missing, cut short or not what it should be is a ConfigError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: is missing; unpack the data set again") from error
+    except (
+        OSError,  # includes gzip's and pillow's own
+        EOFError,
+        LookupError,
+        SyntaxError,  # pillow's word for some broken images
+        TypeError,
+        ValueError,  # includes pyarrow's and unicode's own
+        zlib.error,
+        pickle.UnpicklingError,
+    ) as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}); it is damaged or cut short, get it again"
+        ) from error
+
+
+@contextmanager
+def extra(package: str) -> Iterator[None]:
+    """Inside, an import of an optional package that is not installed is a ConfigError."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"reading this data set needs {package}: pip install 'fedoptima[data]'"
+        ) from error

@@ -1,0 +1,171 @@
+"""The only list of data sets: their names, where they come from, how they are read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.data import augment
+from fedoptima.data.cifar import CIFAR_10_BATCHES_PY
+from fedoptima.data.custom import as_dataset
+from fedoptima.data.dataset import Dataset, Kind
+from fedoptima.data.digits import DIGITS_CSV, Digits
+from fedoptima.data.idx import idx_images
+from fedoptima.data.images import TINY_IMAGENET_200, ImageSource, parquet_images
+from fedoptima.data.layouts import Progress, did_you_mean, quiet
+from fedoptima.data.prepare import Normalise
+from fedoptima.data.text import ACL_IMDB, GLUE_SST2, TextSource, parquet_texts
+
+_SOURCES: tuple[ImageSource | TextSource, ...] = (
+    Digits(
+        name="digits",
+        description="8x8 handwritten digits that come with scikit-learn; works offline",
+        train=1_442,
+        test=355,
+        home="scikit-learn (pip install 'fedoptima[data]')",
+        layouts=(DIGITS_CSV,),
+        classes=10,
+        normalise=Normalise((0.3053,), (0.3760,), full_scale=16),
+    ),
+    ImageSource(
+        name="cifar10",
+        description="32x32 colour photographs of 10 kinds of things",
+        train=50_000,
+        test=10_000,
+        home="the CIFAR-10 page (python version), https://www.cs.toronto.edu/~kriz/cifar.html",
+        layouts=(parquet_images("RGB", "cifar10", "cifar-10", "cifar_10"), CIFAR_10_BATCHES_PY),
+        classes=10,
+        normalise=Normalise((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        augment=augment.CIFAR10,
+    ),
+    ImageSource(
+        name="tiny_imagenet",
+        description="64x64 colour photographs of 200 kinds of things (a subset works too)",
+        train=100_000,
+        test=10_000,
+        home="Stanford's CS231n course, http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        layouts=(parquet_images("RGB", "tiny-imagenet", "tiny_imagenet"), TINY_IMAGENET_200),
+        normalise=Normalise((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
+        augment=augment.TINY_IMAGENET,
+    ),
+    TextSource(
+        name="sst2",
+        description="sentences and phrases of film reviews, positive or negative",
+        train=48_000,
+        test=19_349,
+        home="the GLUE benchmark (SST-2), https://gluebenchmark.com/tasks",
+        layouts=(parquet_texts("sentence", "sst2", "sst-2", "sst_2"), GLUE_SST2),
+        defaults={"vocabulary": 16_000, "length": 48, "division": "paper"},
+    ),
+    TextSource(
+        name="imdb",
+        description="whole film reviews, positive or negative",
+        train=25_000,
+        test=25_000,
+        home="the Large Movie Review Dataset, https://ai.stanford.edu/~amaas/data/sentiment/",
+        layouts=(parquet_texts("text", "imdb"), ACL_IMDB),
+        defaults={"vocabulary": 16_000, "length": 256},
+    ),
+    ImageSource(
+        name="mnist",
+        description="28x28 handwritten digits",
+        train=60_000,
+        test=10_000,
+        home="the MNIST page, http://yann.lecun.com/exdb/mnist/",
+        layouts=(idx_images("mnist", "MNIST/raw", "MNIST"), parquet_images("L", "mnist")),
+        classes=10,
+        normalise=Normalise((0.1307,), (0.3081,)),
+        augment=augment.MNIST,
+    ),
+    ImageSource(
+        name="fashion_mnist",
+        description="28x28 pictures of 10 kinds of clothing",
+        train=60_000,
+        test=10_000,
+        home="Zalando Research, https://github.com/zalandoresearch/fashion-mnist",
+        layouts=(
+            idx_images("fashion-mnist", "fashion_mnist", "FashionMNIST/raw", "FashionMNIST"),
+            parquet_images("L", "fashion-mnist", "fashion_mnist"),
+        ),
+        classes=10,
+        normalise=Normalise((0.2860,), (0.3530,)),
+        augment=augment.FASHION_MNIST,
+    ),
+)
+
+DATASETS: Mapping[str, ImageSource | TextSource] = {source.name: source for source in _SOURCES}
+
+
+@dataclass(frozen=True)
+class Availability:
+    name: str
+    description: str
+    kind: Kind
+    train: int
+    test: int
+    found: str | None  # where it would be read from
+    home: str  # how to get it
+
+
+def available(directory: str | Path | None = None) -> tuple[Availability, ...]:
+    """Every data set, and whether this machine has it."""
+    return tuple(
+        Availability(
+            name=source.name,
+            description=source.description,
+            kind=source.kind,
+            train=source.train,
+            test=source.test,
+            found=source.where(directory),
+            home=source.home,
+        )
+        for source in DATASETS.values()
+    )
+
+
+def load_dataset(
+    name: str,
+    *,
+    directory: str | Path | None = None,
+    progress: Progress = quiet,
+    **options: object,
+) -> Dataset:
+    """A data set by its name, or by "package.module:function" that returns one."""
+    if ":" in name:
+        return _imported(name, options)
+    if name.replace("-", "_") not in DATASETS:
+        raise ConfigError(
+            f"data.name = {name!r}: unknown data set{did_you_mean(name, DATASETS)}; there are "
+            f"{', '.join(DATASETS)}, or give 'package.module:function' for your own"
+        )
+    return DATASETS[name.replace("-", "_")].load(directory, options, progress).check()
+
+
+def _imported(path: str, options: Mapping[str, object]) -> Dataset:
+    module_name, _, function_name = path.partition(":")
+    try:
+        function = getattr(import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"data.name = {path!r}: cannot be imported ({error}); it must be "
+            "'package.module:function' and the package must be on the Python path"
+        ) from error
+    if not callable(function):
+        raise ConfigError(f"data.name = {path!r}: is not a function")
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"data.name = {path!r}: does not take these options: {error}") from error
+    result = function(**options)
+    if isinstance(result, Dataset):
+        return result.check()
+    if isinstance(result, tuple | list) and len(result) == 2:
+        return as_dataset(result[0], result[1], name=path)
+    raise ConfigError(
+        f"data.name = {path!r}: returned {type(result).__name__}; it must return a Dataset or "
+        "(train, test)"
+    )

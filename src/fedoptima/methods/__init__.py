@@ -1,0 +1,1 @@
+"""The training methods, each a choice of five policies."""

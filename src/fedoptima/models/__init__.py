@@ -1,0 +1,1 @@
+"""The networks this package brings along: sequences of named blocks, cut only between blocks."""

@@ -1,0 +1,177 @@
+"""The small network a device trains its blocks against, so that it never waits for a gradient.
+
+By default one block of the same type as the last block of the device side, then a dense classifier
+(section 3.2.2). It reads what crosses the cut and never writes into it. Weights are drawn from
+torch's generator: the caller seeds it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.models.activation import Masked
+from fedoptima.models.mobilenet import InvertedResidual
+from fedoptima.models.transformer import EncoderLayer, MeanPoolClassifier
+
+DEPTHS = {"classifier": 0, "default": 1, "deep": 2}
+
+# The auxiliary network travels with every model update, so its dense layer stays below 1 MiB of
+# float32: features are averaged over larger and larger squares until it does. VGG-5 on CIFAR-10
+# is far below and keeps every feature (2,048 x 10).
+MOST_DENSE_WEIGHTS = 2**18
+
+# A wide flat activation must not give the device a square of its width to train.
+WIDEST_HIDDEN = 512
+
+
+def build_auxiliary(
+    device_side: nn.Module, activation: object, classes: int, variant: str | int = "default"
+) -> nn.Module | None:
+    """The auxiliary network for what ``device_side`` puts out; None for the variant ``none``.
+
+    ``activation`` is a batch of that output. A variant is a name or a number of blocks.
+    """
+    if classes < 1:
+        raise ConfigError(f"classes = {classes}: must be at least 1")
+    if variant == "none":
+        return None
+    depth = _depth(variant)
+    last = _last_block(device_side)
+    if isinstance(activation, Masked):
+        return _encoder(activation.hidden, depth, classes, last)
+    if not isinstance(activation, Tensor):
+        raise ConfigError(
+            f"no auxiliary network reads {type(activation).__name__}; let the device side end "
+            "in a tensor or in Masked hidden states, or set auxiliary to 'none'"
+        )
+    match activation.dim():
+        case 4 if isinstance(last, InvertedResidual):
+            return _inverted_residual(activation, depth, classes, last)
+        case 4:
+            return _convolution(activation, depth, classes)
+        case 3:
+            return _positions(activation, depth, classes, last)
+        case _:
+            return _dense(activation, depth, classes)
+
+
+def _depth(variant: str | int) -> int:
+    if isinstance(variant, str) and variant in DEPTHS:
+        return DEPTHS[variant]
+    if isinstance(variant, int) and not isinstance(variant, bool) and variant >= 0:
+        return variant
+    raise ConfigError(
+        f"auxiliary = {variant!r}: unknown variant; choose none, {', '.join(DEPTHS)}, "
+        "or a number of blocks from 0 up"
+    )
+
+
+def _last_block(module: nn.Module) -> nn.Module | None:
+    """The last module, in order, of a type that an auxiliary network copies."""
+    if isinstance(module, InvertedResidual | EncoderLayer | nn.TransformerEncoderLayer):
+        return module
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        return module
+    found = [block for child in module.children() if (block := _last_block(child)) is not None]
+    return found[-1] if found else None
+
+
+def _sequence(blocks: Iterable[nn.Module], **ending: nn.Module) -> nn.Sequential:
+    named = {f"block{number}": block for number, block in enumerate(blocks, start=1)}
+    return nn.Sequential(OrderedDict(named | ending))
+
+
+def _convolution(activation: Tensor, depth: int, classes: int) -> nn.Module:
+    """Convolutions of the same width, each halving the image while there is something to halve."""
+    _, channels, height, width = activation.shape
+    blocks: list[nn.Module] = []
+    for _ in range(depth):
+        layers: OrderedDict[str, nn.Module] = OrderedDict(
+            conv=nn.Conv2d(channels, channels, kernel_size=3, padding=1),
+            norm=nn.BatchNorm2d(channels),
+            relu=nn.ReLU(),
+        )
+        if min(height, width) >= 2:
+            layers["pool"] = nn.MaxPool2d(2)
+            height, width = height // 2, width // 2
+        blocks.append(nn.Sequential(layers))
+    square = 1
+    while square < min(height, width) and (
+        channels * (height // square) * (width // square) * classes > MOST_DENSE_WEIGHTS
+    ):
+        square += 1
+    return _sequence(
+        blocks,
+        shrink=nn.AvgPool2d(square),  # not adaptive: that gradient is not deterministic on CUDA
+        flatten=nn.Flatten(),
+        linear=nn.Linear(channels * (height // square) * (width // square), classes),
+    )
+
+
+def _inverted_residual(
+    activation: Tensor, depth: int, classes: int, last: InvertedResidual
+) -> nn.Module:
+    """As the whole network ends: a global mean of every channel, then the dense layer."""
+    channels = activation.shape[1]
+    return _sequence(
+        [last.same_width(channels) for _ in range(depth)],
+        pool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        linear=nn.Linear(channels, classes),
+    )
+
+
+def _encoder(hidden: Tensor, depth: int, classes: int, last: nn.Module | None) -> nn.Module:
+    width = hidden.shape[-1]
+    blocks = [last.alike(width) for _ in range(depth)] if isinstance(last, EncoderLayer) else []
+    if len(blocks) < depth:
+        raise ConfigError(
+            "the device side puts out Masked hidden states but holds no EncoderLayer to copy; "
+            "set auxiliary to 'classifier'"
+        )
+    return _sequence(blocks, head=MeanPoolClassifier(width, classes))
+
+
+def _positions(activation: Tensor, depth: int, classes: int, last: nn.Module | None) -> nn.Module:
+    """(batch, length, dim) without a mask: torch's own encoder layer, or dense at each position."""
+    width = activation.shape[-1]
+    blocks: list[nn.Module] = []
+    for _ in range(depth):
+        if isinstance(last, nn.TransformerEncoderLayer) and last.self_attn.batch_first:
+            blocks.append(
+                nn.TransformerEncoderLayer(
+                    width,
+                    last.self_attn.num_heads,
+                    last.linear1.out_features,
+                    last.dropout.p,
+                    batch_first=True,
+                    norm_first=last.norm_first,
+                )
+            )
+        else:
+            blocks.append(_hidden_layer(width, width))
+    return _sequence(blocks, pool=MeanOverPositions(), linear=nn.Linear(width, classes))
+
+
+def _dense(activation: Tensor, depth: int, classes: int) -> nn.Module:
+    """(batch, features), and any shape that no other rule knows, flattened."""
+    features = activation[0].numel()
+    width = min(features, WIDEST_HIDDEN) if depth else features
+    blocks = [_hidden_layer(features if i == 0 else width, width) for i in range(depth)]
+    dense = _sequence(blocks, linear=nn.Linear(width, classes))
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), dense=dense))
+
+
+def _hidden_layer(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(linear=nn.Linear(inputs, outputs), relu=nn.ReLU()))
+
+
+class MeanOverPositions(nn.Module):
+    """(batch, length, dim) to (batch, dim)."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden.mean(dim=1)

@@ -1,0 +1,151 @@
+"""Where a model may be cut: between blocks, and never through a branch.
+
+A cut is allowed where one activation crosses it, where neither side shares a parameter with the
+other (two copies of it would drift apart), and where the second side does not write into what
+crosses (it may still be on its way). Wherever that fails, neighbours are one block. A part keeps
+the whole model's tensor names, so the parts' states are a partition of the model's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.models.activation import is_activation, map_tensors, tensors_of
+from fedoptima.preprocess.graph import GraphSegments
+from fedoptima.preprocess.isolation import isolated
+
+
+class Segments(Protocol):
+    """A model as a chain of smallest pieces; cuts are chosen among the joints between them."""
+
+    def __len__(self) -> int: ...
+    def name(self, start: int, stop: int) -> str: ...
+    def part(self, start: int, stop: int) -> nn.Module: ...
+    def may_cross(self, value: object) -> bool: ...
+    def may_stand_alone(self, part: nn.Module) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cuttable:
+    """A model's blocks, in order."""
+
+    names: tuple[str, ...]
+    segments: Segments
+    starts: tuple[int, ...]  # the segment each block begins with, then the number of segments
+
+    def part(self, start: int, stop: int) -> nn.Module:
+        """Blocks start..stop-1 as one module that shares its parameters with the model."""
+        if not 0 <= start < stop <= len(self.names):
+            raise ConfigError(
+                f"blocks {start}..{stop}: no such part; the model has {len(self.names)} blocks "
+                f"({', '.join(self.names)})"
+            )
+        return self.segments.part(self.starts[start], self.starts[stop])
+
+
+def cuttable(model: nn.Module, example: object) -> Cuttable:
+    """Find the blocks of ``model``, trying each on ``example``, a batch of its input."""
+    segments: Segments = (
+        ChildSegments(model)
+        if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+        else GraphSegments(model)
+    )
+    starts = _block_starts(segments, example)
+    ends = (*starts[1:], len(segments))
+    names = tuple(segments.name(a, b) for a, b in zip(starts, ends, strict=True))
+    return Cuttable(names, segments, (*starts, len(segments)))
+
+
+class ChildSegments:
+    """The children of an ``nn.Sequential``: its author's own blocks."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        # Not named_children(): it passes over a child that occurs twice.
+        self._children: list[tuple[str, nn.Module]] = list(zip(model._modules, model, strict=True))
+        self._training = model.training
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def name(self, start: int, stop: int) -> str:
+        return "+".join(name for name, _ in self._children[start:stop])
+
+    def part(self, start: int, stop: int) -> nn.Module:
+        part = nn.Sequential(OrderedDict(self._children[start:stop]))
+        part.training = self._training
+        return part
+
+    def may_cross(self, value: object) -> bool:
+        return is_activation(value)
+
+    def may_stand_alone(self, part: nn.Module) -> bool:
+        return True
+
+
+def _block_starts(segments: Segments, example: object) -> tuple[int, ...]:
+    """The segments that begin a block: those that a cut may separate from the one before."""
+    if not len(segments):
+        raise ConfigError("the model is empty; it needs at least one block")
+    parts = [segments.part(index, index + 1) for index in range(len(segments))]
+    joined = (
+        _joined_for_weights(segments, parts)
+        | _joined_by_sharing(parts)
+        | _joined_by_running(segments, parts, example)
+    )
+    return tuple(index for index in range(len(segments)) if index == 0 or index not in joined)
+
+
+def _joined_for_weights(segments: Segments, parts: Sequence[nn.Module]) -> set[int]:
+    """A piece that is no block of its own belongs to the block before, or else to the first."""
+    alone = [segments.may_stand_alone(part) for part in parts]
+    first = alone.index(True) if any(alone) else len(parts)
+    return {index for index, block in enumerate(alone) if index <= first or not block}
+
+
+def _joined_by_sharing(parts: Sequence[nn.Module]) -> set[int]:
+    """Pieces that use the same tensor, and all between them, stay together."""
+    first_use: dict[int, int] = {}
+    joined: set[int] = set()
+    for index, part in enumerate(parts):
+        for tensor in part.state_dict(keep_vars=True).values():
+            joined.update(range(first_use.setdefault(id(tensor), index) + 1, index + 1))
+    return joined
+
+
+def _joined_by_running(segments: Segments, parts: Sequence[nn.Module], example: object) -> set[int]:
+    """Run the pieces one after another: who writes into its input, what cannot be sent on."""
+    joined: set[int] = set()
+    value = example
+    for index, part in enumerate(parts):
+        entered = map_tensors(value, torch.clone) if is_activation(value) else value
+        value = _try(segments.name(index, index + 1), part, entered)
+        # Every write in place, also through a view, raises a tensor's version from a clone's 0.
+        if is_activation(entered) and any(t._version for t in tensors_of(entered)):
+            joined.add(index)
+        if not segments.may_cross(value):
+            joined.add(index + 1)
+    if not isinstance(value, Tensor):
+        raise ConfigError(
+            f"the model returns {type(value).__name__}; it must return one tensor, the logits"
+        )
+    return joined
+
+
+def _try(name: str, part: nn.Module, value: object) -> object:
+    try:
+        with isolated(part, value) as copy, torch.no_grad():
+            result: object = copy(value)
+    except Exception as error:  # whatever a user's forward raises is about the user's model
+        shapes = [tuple(t.shape) for t in tensors_of(value)] if is_activation(value) else "?"
+        raise ConfigError(
+            f"the model does not accept the data: block {name!r} failed on input of shape "
+            f"{shapes} ({type(error).__name__}: {error}); check the model's input size and type"
+        ) from error
+    return result

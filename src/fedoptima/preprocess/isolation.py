@@ -1,0 +1,27 @@
+"""A model is looked at through a copy: trying it out changes nothing of the caller's.
+
+Not its buffers, gradients or train/eval mode, and not the generators its dropout would draw from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+
+import torch
+from torch import nn
+
+from fedoptima.models.activation import is_activation, tensors_of
+
+
+@contextmanager
+def isolated(module: nn.Module, example: object) -> Iterator[nn.Module]:
+    """A copy of ``module`` in evaluation mode, to be run on data like ``example``.
+
+    Evaluation mode costs the same FLOPs and does not ask batch-norm for more than one sample.
+    """
+    used = tensors_of(example) if is_activation(example) else ()
+    on_cuda = {tensor.device for tensor in used if tensor.is_cuda}
+    with torch.random.fork_rng(devices=sorted(on_cuda, key=str)):
+        yield deepcopy(module).eval()

@@ -1,0 +1,117 @@
+"""How fast this machine and its link really are: o_k and b_k, measured.
+
+Times come from a clock that is passed in. A median (for speed) and a fit that may leave one sample
+out (for the link) keep a single hiccup of the machine from deciding the split.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.models.activation import map_tensors, tensors_of
+from fedoptima.preprocess.isolation import isolated
+from fedoptima.preprocess.profile import profile_module
+
+Clock = Callable[[], float]
+FEWEST_RUNS = 3
+
+
+def measure_flops(
+    seconds_budget: float = 0.5,
+    device: str = "cpu",
+    *,
+    clock: Clock = time.perf_counter,
+) -> float:
+    """FLOP/s of this machine at training a convolution of VGG-5's size."""
+    with torch.random.fork_rng(devices=[]):
+        network = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 32, 3, padding=1),
+        ).to(device)
+    images = torch.zeros(16, 3, 32, 32, device=device)
+    cost = profile_module(network, images)
+    flops = (cost.forward_flops + cost.backward_flops) * len(images)
+    return measure_speed(network, images, flops, seconds_budget=seconds_budget, clock=clock)
+
+
+def measure_speed(
+    module: nn.Module,
+    example: object,
+    flops: float,
+    *,
+    seconds_budget: float = 0.5,
+    clock: Clock = time.perf_counter,
+) -> float:
+    """FLOP/s at running ``module`` forward and backward on the batch ``example``.
+
+    ``flops`` is the work of one such run. Runs go on until the budget is spent, at least three.
+    """
+    if not (flops > 0 and seconds_budget >= 0):
+        raise ConfigError(
+            f"flops = {flops}, seconds_budget = {seconds_budget}: a speed is measured on work "
+            "above 0 in a time of at least 0"
+        )
+    on_cuda = any(tensor.is_cuda for tensor in tensors_of(example))
+    with isolated(module, example) as copy, torch.enable_grad():
+        copy.train()
+        _step(copy, example, on_cuda)  # the first run also allocates and picks kernels
+        seconds: list[float] = []
+        end = clock() + seconds_budget
+        while len(seconds) < FEWEST_RUNS or clock() < end:
+            start = clock()
+            _step(copy, example, on_cuda)
+            seconds.append(clock() - start)
+    return flops / max(median(seconds), 1e-9)  # a clock may be too coarse to see one run
+
+
+def _step(module: nn.Module, example: object, on_cuda: bool) -> None:
+    inputs = map_tensors(
+        example, lambda tensor: tensor.detach().requires_grad_(tensor.is_floating_point())
+    )
+    outputs = [tensor for tensor in tensors_of(module(inputs)) if tensor.requires_grad]
+    torch.autograd.backward(outputs, [torch.ones_like(tensor) for tensor in outputs])
+    if on_cuda:
+        torch.cuda.synchronize()
+
+
+def estimate_bandwidth(samples: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """(bytes per second, latency in seconds) from timed transfers of (bytes, seconds).
+
+    Least squares of seconds = latency + bytes / bandwidth. With four samples or more, the one whose
+    absence gives the best fit is left out: a stalled transfer says nothing about the link.
+    """
+    if not samples:
+        raise ConfigError("samples is empty: at least one timed transfer is needed")
+    for nbytes, seconds in samples:
+        if not (nbytes > 0 and seconds > 0):
+            raise ConfigError(f"sample ({nbytes}, {seconds}): bytes and seconds must be above 0")
+    kept = np.asarray(samples, dtype=np.float64)
+    if len(kept) >= 4:
+        without = [np.delete(kept, index, axis=0) for index in range(len(kept))]
+        kept = min(without, key=lambda rest: _fit(rest)[2])
+    slope, latency, _ = _fit(kept)
+    return 1.0 / slope, latency
+
+
+def _fit(samples: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, float, float]:
+    """(seconds per byte, latency, squared error), never a negative latency."""
+    nbytes, seconds = samples[:, 0], samples[:, 1]
+    spread = nbytes - nbytes.mean()
+    slope, latency = 0.0, -1.0
+    if spread.any():
+        slope = float(spread @ seconds / (spread @ spread))
+        latency = float(seconds.mean() - slope * nbytes.mean())
+    if slope <= 0 or latency < 0:  # one size only, or noise larger than the latency
+        slope, latency = float(nbytes @ seconds / (nbytes @ nbytes)), 0.0
+    errors = seconds - latency - slope * nbytes
+    return slope, latency, float(errors @ errors)

@@ -1,0 +1,76 @@
+"""What each block of a model costs, counted by really running it forward and backward.
+
+Counts are per sample and do not depend on the machine: attention is counted through its math
+kernel, whichever fused kernel would run here. Profiling changes nothing of the model.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.models.activation import is_activation, map_tensors, tensors_of
+from fedoptima.preprocess.costs import BlockProfile, Profile
+from fedoptima.preprocess.cuts import Cuttable
+from fedoptima.preprocess.isolation import isolated
+
+__all__ = ["BlockProfile", "Profile", "profile", "profile_module"]
+
+
+def profile(blocks: Cuttable, example: object) -> Profile:
+    """The costs of every block on ``example``, a batch of the model's input."""
+    measured: list[BlockProfile] = []
+    activation = example
+    for index, name in enumerate(blocks.names):
+        part = blocks.part(index, index + 1)
+        # Data need no gradient; every later block passes one back to the block before.
+        activation, block = _measure(name, part, activation, input_gradient=index > 0)
+        measured.append(block)
+    return Profile(tuple(measured))
+
+
+def profile_module(module: nn.Module, example: object, *, name: str = "auxiliary") -> BlockProfile:
+    """The costs of a module that passes a gradient back to what it stands on."""
+    return _measure(name, module, example, input_gradient=True)[1]
+
+
+def _measure(
+    name: str, module: nn.Module, example: object, *, input_gradient: bool
+) -> tuple[object, BlockProfile]:
+    samples = _samples(example)
+
+    def entering(tensor: Tensor) -> Tensor:
+        fresh = tensor.detach().clone()
+        return fresh.requires_grad_(input_gradient and fresh.is_floating_point())
+
+    with isolated(module, example) as copy, torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with FlopCounterMode(display=False) as forward:
+            output: object = copy(map_tensors(example, entering))
+        outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad]
+        with FlopCounterMode(display=False) as backward:
+            if outputs:
+                torch.autograd.backward(outputs, [torch.ones_like(tensor) for tensor in outputs])
+    return map_tensors(output, torch.detach), BlockProfile(
+        name=name,
+        forward_flops=forward.get_total_flops() / samples,
+        backward_flops=backward.get_total_flops() / samples,
+        output_bytes=sum(tensor.nbytes for tensor in tensors_of(output)) // samples,
+        parameters=sum(parameter.numel() for parameter in module.parameters()),
+        parameter_bytes=sum(tensor.nbytes for tensor in module.state_dict().values()),
+    )
+
+
+def _samples(example: object) -> int:
+    samples = 0
+    if is_activation(example):
+        first = tensors_of(example)[0]
+        samples = first.shape[0] if first.dim() else 0
+    if samples == 0:
+        raise ConfigError(
+            "profiling needs a batch of at least one sample, as a tensor or a tuple of tensors, "
+            f"samples first; got {type(example).__name__}"
+        )
+    return samples

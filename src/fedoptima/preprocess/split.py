@@ -1,0 +1,142 @@
+"""Where to cut the model: l = argmin_l max_k max(t_train_k(l), t_transfer_k(l)) (section 3.2).
+
+Pure arithmetic over profiles. A split l is the number of blocks on the device, 1 <= l < L: the
+server keeps at least one block. The smallest l wins a tie. Every candidate is kept in the table, so
+that a user can see what the choice was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.preprocess.costs import BlockProfile, Profile
+
+Objective = Literal["paper", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpeed:
+    flops_per_second: float  # o_k
+    bytes_per_second: float  # b_k
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What one split would mean for one batch on the device that is slowest with it."""
+
+    split: int
+    name: str  # the last block on the device
+    device_flops: float
+    activation_bytes: int
+    train_seconds: float
+    transfer_seconds: float
+    bottleneck_seconds: float
+    slowest: int  # index of the device that sets the bottleneck
+
+
+@dataclass(frozen=True, slots=True)
+class SplitChoice:
+    split: int
+    objective: Objective
+    table: tuple[Candidate, ...]
+
+
+def choose_split(
+    profile: Profile,
+    devices: Sequence[DeviceSpeed],
+    *,
+    batch_size: int,
+    objective: Objective = "paper",
+    auxiliary: Mapping[int, BlockProfile] | None = None,
+) -> SplitChoice:
+    """The split with the shortest bottleneck.
+
+    ``"paper"`` counts the forward FLOPs of the device side alone; ``"measured"`` counts its forward
+    and backward, and those of the auxiliary network that ``auxiliary`` gives for each split.
+    """
+    table = _candidates(profile, devices, batch_size, objective, auxiliary or {})
+    best = min(table, key=lambda candidate: (candidate.bottleneck_seconds, candidate.split))
+    return SplitChoice(best.split, objective, table)
+
+
+def fixed_split(
+    profile: Profile,
+    split: int,
+    devices: Sequence[DeviceSpeed],
+    *,
+    batch_size: int,
+    objective: Objective = "paper",
+    auxiliary: Mapping[int, BlockProfile] | None = None,
+) -> SplitChoice:
+    """The user's split, if the model has it, with the same table beside it."""
+    table = _candidates(profile, devices, batch_size, objective, auxiliary or {})
+    if split not in range(1, len(table) + 1):
+        raise ConfigError(
+            f"split = {split}: must be from 1 to {len(table)}, the number of blocks on the device; "
+            f"the model's blocks are {', '.join(profile.names)}, and the server keeps at least one"
+        )
+    return SplitChoice(split, objective, table)
+
+
+def _candidates(
+    profile: Profile,
+    devices: Sequence[DeviceSpeed],
+    batch_size: int,
+    objective: Objective,
+    auxiliary: Mapping[int, BlockProfile],
+) -> tuple[Candidate, ...]:
+    _check(profile, devices, batch_size, objective)
+    table: list[Candidate] = []
+    device_flops = 0.0
+    for split, block in enumerate(profile.blocks[:-1], start=1):
+        device_flops += _flops(block, objective) * batch_size
+        attached = auxiliary.get(split) if objective == "measured" else None
+        extra = _flops(attached, objective) * batch_size if attached is not None else 0.0
+        activation_bytes = block.output_bytes * batch_size
+        table.append(_slowest(split, block.name, device_flops + extra, activation_bytes, devices))
+    return tuple(table)
+
+
+def _flops(block: BlockProfile, objective: Objective) -> float:
+    if objective == "paper":
+        return block.forward_flops
+    return block.forward_flops + block.backward_flops
+
+
+def _slowest(
+    split: int, name: str, flops: float, nbytes: int, devices: Sequence[DeviceSpeed]
+) -> Candidate:
+    """max_k max(train, transfer), the first device where several are equally slow."""
+    times = [(flops / d.flops_per_second, nbytes / d.bytes_per_second) for d in devices]
+    slowest = max(range(len(times)), key=lambda index: max(times[index]))
+    train, transfer = times[slowest]
+    return Candidate(split, name, flops, nbytes, train, transfer, max(train, transfer), slowest)
+
+
+def _check(
+    profile: Profile, devices: Sequence[DeviceSpeed], batch_size: int, objective: Objective
+) -> None:
+    if len(profile.blocks) < 2:
+        raise ConfigError(
+            f"the model has only {len(profile.blocks)} block ({', '.join(profile.names)}) and "
+            "cannot be split; write it as an nn.Sequential of at least two blocks, "
+            "or use a method that does not split the model"
+        )
+    if objective not in get_args(Objective):
+        raise ConfigError(
+            f"objective = {objective!r}: unknown; choose one of {', '.join(get_args(Objective))}"
+        )
+    if batch_size < 1:
+        raise ConfigError(f"batch_size = {batch_size}: must be at least 1")
+    if not devices:
+        raise ConfigError("devices is empty: a split is chosen for at least one device")
+    for index, device in enumerate(devices):
+        # `not >` also refuses NaN
+        if not (device.flops_per_second > 0 and device.bytes_per_second > 0):
+            raise ConfigError(
+                f"device {index}: flops_per_second = {device.flops_per_second}, bytes_per_second = "
+                f"{device.bytes_per_second}: both must be above 0"
+            )

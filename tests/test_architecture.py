@@ -1,0 +1,345 @@
+"""The import rules of docs/architecture.md, and the purity of the core, read from the source text.
+
+The checks are functions over (path, source), so the second half of this file can feed them broken
+source and see them fail. Imports inside functions and under TYPE_CHECKING count like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import fedoptima
+
+PACKAGE = Path(fedoptima.__file__).parent
+
+LEAVES = frozenset({"trace", "config"})
+TRAINING = frozenset({"engine", "preprocess", "models", "data", "methods", "core"}) | LEAVES
+DRIVERS = frozenset({"sim", "runtime"})
+
+# layer -> what it may import besides itself
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "core": frozenset(),
+    "trace": frozenset({"core"}),
+    "config": frozenset({"core"}),
+    "methods": frozenset({"core"}),
+    "models": frozenset({"core"}),
+    "data": frozenset({"core"}),
+    "preprocess": frozenset({"models", "methods", "core"}) | LEAVES,
+    "engine": frozenset({"preprocess", "models", "data", "methods", "core"}) | LEAVES,
+    "sim": TRAINING,
+    "runtime": TRAINING,
+    "api": TRAINING | DRIVERS,
+    "report": TRAINING | DRIVERS | {"api"},
+    "dashboard": TRAINING | DRIVERS | {"api", "report"},
+    "cli": TRAINING | DRIVERS | {"api", "report", "dashboard"},
+    "__init__": frozenset({"api", "core"}),
+    "__main__": frozenset({"cli"}),
+}
+
+# A pure machine has no clock, no chance, no I/O, no threads, and no back door to them.
+IMPURE_MODULES = frozenset(
+    {"time", "datetime", "sched", "random", "secrets", "uuid"}
+    | {"os", "io", "pathlib", "glob", "shutil", "tempfile", "pickle", "logging", "warnings"}
+    | {"socket", "ssl", "select", "selectors", "http", "urllib", "subprocess", "signal"}
+    | {"asyncio", "threading", "multiprocessing", "concurrent", "queue"}
+    | {"importlib", "builtins", "ctypes", "gc", "weakref", "atexit"}
+)
+# hash() of a string and id() differ from one process to the next.
+IMPURE_CALLS = frozenset(
+    {"print", "open", "input", "hash", "id", "exec", "eval", "__import__", "breakpoint"}
+)
+
+SET_TYPES = frozenset({"set", "frozenset", "Set", "MutableSet", "AbstractSet", "FrozenSet"})
+SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference"})
+KEEPS_ORDER = frozenset(
+    {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "reversed", "deque", "fromkeys"}
+)
+
+
+def layer_of(path: PurePosixPath) -> str:
+    """The layer of a file, given its path inside the package."""
+    return path.parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
+    """Every import anywhere in the file: line, module, and the name taken from it, if one is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, None
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.lineno, "." * node.level + (node.module or ""), alias.name
+
+
+def imported_layer(module: str, name: str | None) -> str | None:
+    """The layer of ours that an import reaches, or None for someone else's module."""
+    top, *inside = module.split(".")
+    if top != "fedoptima":
+        return None
+    if inside:
+        return inside[0]
+    if name in MAY_IMPORT:
+        return name
+    return "__init__" if name == "__version__" else "api"  # the package's own names come from api
+
+
+def layering_violations(path: PurePosixPath, source: str) -> list[str]:
+    """What this file imports and its layer may not."""
+    layer = layer_of(path)
+    if layer not in MAY_IMPORT:
+        return [f"{path}: '{layer}' is no known layer; add it to MAY_IMPORT and the documents"]
+    found = []
+    for line, module, name in imported(ast.parse(source)):
+        if module.startswith("."):
+            found.append(f"{path}:{line}: relative import; write it from 'fedoptima' on")
+            continue
+        target = imported_layer(module, name)
+        reads_version = target == "__init__" and layer != "core"
+        if target not in (None, layer) and target not in MAY_IMPORT[layer] and not reads_version:
+            found.append(f"{path}:{line}: {layer} may not import {target}")
+    return found
+
+
+def impure_imports(path: PurePosixPath, source: str) -> list[str]:
+    """Modules in a core file that are not of the standard library, or not pure."""
+    found = []
+    for line, module, _ in imported(ast.parse(source)):
+        top = module.split(".")[0]
+        if top in IMPURE_MODULES:
+            found.append(f"{path}:{line}: core may not import {top}: it is not pure")
+        elif top and top != "fedoptima" and top not in sys.stdlib_module_names:
+            found.append(f"{path}:{line}: core may not import {top}: standard library only")
+    return found
+
+
+def impure_calls(path: PurePosixPath, source: str) -> list[str]:
+    """Calls of builtins in a core file that do I/O or depend on the process."""
+    return [
+        f"{path}:{node.lineno}: core may not call {node.func.id}()"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in IMPURE_CALLS
+    ]
+
+
+def called_name(node: ast.expr) -> str | None:
+    """The last name of what is called: 'keys' of ``a.b.keys()``."""
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else None
+
+
+def variable_name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.arg):
+        return node.arg
+    return node.id if isinstance(node, ast.Name) else None
+
+
+class SetSpotter:
+    """Tells which expressions of one file are sets: displays, calls, variables known as sets."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.variables: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.AnnAssign) and self._says_set(node.annotation):
+                self._remember(node.target)
+            elif isinstance(node, ast.arg) and self._says_set(node.annotation):
+                self._remember(node)
+            elif isinstance(node, ast.Assign) and self.is_set(node.value):
+                for target in node.targets:
+                    self._remember(target)
+
+    def is_set(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Set | ast.SetComp):
+            return True
+        if isinstance(node, ast.Call):
+            return called_name(node) in SET_TYPES | SET_METHODS
+        if isinstance(node, ast.BinOp):  # a | b, a - b: also what dict views give
+            sides = (node.left, node.right)
+            return any(self.is_set(side) or called_name(side) == "keys" for side in sides)
+        return variable_name(node) in self.variables
+
+    def _remember(self, target: ast.AST) -> None:
+        if name := variable_name(target):
+            self.variables.add(name)
+
+    @staticmethod
+    def _says_set(annotation: ast.expr | None) -> bool:
+        if isinstance(annotation, ast.Subscript):
+            annotation = annotation.value
+        return annotation is not None and variable_name(annotation) in SET_TYPES
+
+
+def unordered_iteration(path: PurePosixPath, source: str) -> list[str]:
+    """Places in a core file where the order of a set's elements could reach the outside."""
+    tree = ast.parse(source)
+    spotter = SetSpotter(tree)
+    walked: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.comprehension):
+            walked.append(node.iter)
+        elif isinstance(node, ast.Starred):
+            walked.append(node.value)
+        elif isinstance(node, ast.Call) and called_name(node) in KEEPS_ORDER | {"join"}:
+            walked.extend(node.args)
+    return [
+        f"{path}:{node.lineno}: core may not iterate over a set: sort it, or keep a dict"
+        for node in walked
+        if spotter.is_set(node)
+    ]
+
+
+def purity_violations(path: PurePosixPath, source: str) -> list[str]:
+    """Everything that would make a core file depend on more than its inputs."""
+    return [
+        *impure_imports(path, source),
+        *impure_calls(path, source),
+        *unordered_iteration(path, source),
+    ]
+
+
+def package_files(under: str = ".") -> list[tuple[PurePosixPath, str]]:
+    """Every source file of the package below ``under``, with its path inside the package."""
+    return [
+        (PurePosixPath(file.relative_to(PACKAGE).as_posix()), file.read_text(encoding="utf-8"))
+        for file in sorted((PACKAGE / under).rglob("*.py"))
+    ]
+
+
+# --- the package ---
+
+
+def test_every_import_follows_the_layers() -> None:
+    violations = [v for path, text in package_files() for v in layering_violations(path, text)]
+    assert not violations, "\n".join(violations)
+
+
+def test_the_core_is_pure() -> None:
+    files = package_files("core")
+    assert files, "no core files found: this test looks in the wrong place"
+    violations = [v for path, text in files for v in purity_violations(path, text)]
+    assert not violations, "\n".join(violations)
+
+
+def test_only_the_command_line_prints() -> None:
+    violations = [
+        f"{path}:{node.lineno}: print() outside cli"
+        for path, text in package_files()
+        if layer_of(path) != "cli"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and called_name(node) == "print"
+    ]
+    assert not violations, "\n".join(violations)
+
+
+# --- the test of the test ---
+
+CORE_FILE = PurePosixPath("core/example.py")
+
+
+@pytest.mark.parametrize("path", [path for path, _ in package_files("core")], ids=str)
+def test_import_time_in_any_core_file_is_caught(path: PurePosixPath) -> None:
+    source = (PACKAGE / path).read_text(encoding="utf-8")
+    assert not purity_violations(path, source)
+    assert "may not import time" in "\n".join(purity_violations(path, source + "\nimport time\n"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import random",
+        "import os.path",
+        "from datetime import datetime",
+        "import torch",
+        "from numpy import array",
+        "def f() -> None:\n    import socket",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pathlib import Path",
+        "print('x')",
+        "text = open('x').read()",
+        "order = hash('device')",
+        "key = id(object())",
+        "for name in {'a', 'b'}:\n    pass",
+        "names = [name for name in set(found)]",
+        "names = list({'a', 'b'})",
+        "first = next(iter(frozenset(found)))",
+        "text = ', '.join(set(found) - {'a'})",
+        "names = [*set(found)]",
+        "for name in a.keys() - b.keys():\n    pass",
+        "def f(members: Set[str]) -> None:\n    for name in members:\n        pass",
+        "class A:\n    def f(self) -> None:\n        self.on = set()\n        list(self.on)",
+    ],
+)
+def test_impure_source_in_the_core_is_caught(source: str) -> None:
+    assert purity_violations(CORE_FILE, source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from heapq import heappush",
+        "from collections.abc import Set",
+        "from fedoptima.core.errors import ConfigError",
+        "known = {'a', 'b'}\nfound = 'a' in known and len(known) > 1",
+        "for name in sorted({'a', 'b'}):\n    pass",
+        "for name in {'a': 1, 'b': 2}:\n    pass",
+        "class A:\n    def open(self) -> None:\n        self.open()",
+    ],
+)
+def test_pure_source_in_the_core_is_accepted(source: str) -> None:
+    assert not purity_violations(CORE_FILE, source)
+    assert not layering_violations(CORE_FILE, source)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("core/server.py", "from fedoptima.engine.server import ServerEngine"),
+        ("core/server.py", "from fedoptima import __version__"),
+        ("core/server.py", "def f() -> None:\n    import fedoptima.sim.driver"),
+        ("methods/fl.py", "from fedoptima.config.run import RunConfig"),
+        ("methods/fl.py", "from fedoptima import sim"),
+        ("models/vgg5.py", "import fedoptima.data"),
+        ("data/loader.py", "from fedoptima.models import registry"),
+        ("preprocess/split.py", "from fedoptima.data.loader import Loader"),
+        ("preprocess/split.py", "from fedoptima.engine import device"),
+        ("engine/device.py", "from fedoptima.sim.kernel import Kernel"),
+        ("trace/writer.py", "from fedoptima.config import run"),
+        ("config/run.py", "from fedoptima.trace import writer"),
+        ("sim/driver.py", "from fedoptima import simulate"),
+        ("sim/driver.py", "from fedoptima.runtime.codec import encode"),
+        ("api.py", "from fedoptima.cli import main"),
+        ("report/idle.py", "if TYPE_CHECKING:\n    from fedoptima.cli.plan import plan"),
+        ("engine/device.py", "from . import server"),
+        ("core/server.py", "from .types import NodeId"),
+        ("helpers/lists.py", "import math"),
+    ],
+)
+def test_an_import_against_the_layers_is_caught(path: str, source: str) -> None:
+    assert layering_violations(PurePosixPath(path), source)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("methods/fl.py", "from fedoptima.core.method import Method"),
+        ("preprocess/cuts.py", "import fedoptima.models.registry"),
+        ("engine/device.py", "from fedoptima.preprocess.cuts import cut"),
+        ("sim/driver.py", "from fedoptima import __version__, trace"),
+        ("api.py", "from fedoptima.sim.driver import simulate"),
+        ("cli/simulate.py", "from fedoptima import simulate"),
+        ("__init__.py", "from fedoptima.api import simulate"),
+    ],
+)
+def test_an_import_along_the_layers_is_accepted(path: str, source: str) -> None:
+    assert not layering_violations(PurePosixPath(path), source)

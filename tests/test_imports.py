@@ -1,0 +1,93 @@
+"""Importing fedoptima and its simulation loads torch, numpy, pydantic, safetensors: nothing more.
+
+A bare GPU machine has only these, and a small board should not pay for what it does not use. Each
+check runs in a fresh interpreter, because this one has long loaded half of what is forbidden.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+
+import pytest
+
+ALLOWED = ("torch", "numpy", "pydantic", "safetensors")  # with what these need themselves
+
+NEVER = {
+    *("pyarrow", "pandas", "PIL", "sklearn", "scipy"),  # data
+    *("plotly", "matplotlib", "rich", "typer"),  # reports, command line
+    *("starlette", "uvicorn", "grpc", "google.protobuf", "ray"),  # dashboard, deployment, sweeps
+    *("tensorboard", "mlflow", "prometheus_client"),  # tracking
+}
+
+SIMULATION = "import fedoptima, fedoptima.api, fedoptima.sim.driver; fedoptima.simulate"
+
+
+def newly_loaded(statement: str) -> set[str]:
+    """The modules that ``statement`` loads in a fresh interpreter."""
+    script = (
+        "import json, sys; before = set(sys.modules)\n"
+        f"{statement}\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+def normalised(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def closure(distributions: tuple[str, ...]) -> set[str]:
+    """The distributions and everything they require here, extras left out."""
+    found: set[str] = set()
+    waiting = list(distributions)
+    while waiting:
+        name = normalised(waiting.pop())
+        if name in found:
+            continue
+        try:
+            requirements = requires(name) or []
+        except PackageNotFoundError:  # required on another platform only
+            continue
+        found.add(name)
+        waiting += [
+            re.split(r"[^\w.-]", text, maxsplit=1)[0]
+            for text in requirements
+            if "extra ==" not in text
+        ]
+    return found
+
+
+def foreign(modules: set[str]) -> set[str]:
+    """Those installed distributions among ``modules``' owners that are not allowed."""
+    owners = packages_distributions()
+    tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    loaded = {normalised(owner) for top in tops for owner in owners.get(top, [])}
+    return loaded - closure(ALLOWED) - {"fedoptima"}
+
+
+@pytest.mark.parametrize("statement", ["import fedoptima", SIMULATION])
+def test_nothing_heavy_is_loaded(statement: str) -> None:
+    assert newly_loaded(statement) & NEVER == set()
+
+
+@pytest.mark.parametrize("statement", ["import fedoptima", SIMULATION])
+def test_only_torch_numpy_pydantic_and_safetensors_are_loaded(statement: str) -> None:
+    assert foreign(newly_loaded(statement)) == set()
+
+
+def test_a_heavy_import_is_caught() -> None:
+    loaded = newly_loaded("import fedoptima, rich, sklearn")
+    assert {"rich", "sklearn"} <= loaded & NEVER
+    assert {"rich", "scikit-learn", "scipy"} <= foreign(loaded)
