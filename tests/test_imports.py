@@ -7,6 +7,7 @@ check runs in a fresh interpreter, because this one has long loaded half of what
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def newly_loaded(statement: str) -> set[str]:
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={"PYTHONPATH": ":".join(filter(None, sys.path))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         check=False,

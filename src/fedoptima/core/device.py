@@ -84,6 +84,16 @@ class DeviceCore:
         """The next iteration's number: all that has to survive the device's process."""
         return self._program.step if self._program else self._first_step
 
+    def reborn(self) -> DeviceCore:
+        """This device as it is when its process starts again."""
+        return DeviceCore(
+            samples=self._samples,
+            flops_per_second=self._flops_per_second,
+            bytes_per_second=self._bytes_per_second,
+            incarnation=self.incarnation + 1,
+            step=self.step,
+        )
+
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self.stopped:
             return []

@@ -29,6 +29,8 @@ class Evaluate:
     """Measure a copy of the weights as they are now, off the clock."""
 
     index: int
+    epochs: float
+    version: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Backward:
     part: int
     gradient: Payload
     apply: bool = True
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,3 +26,4 @@ class Method:
     aggregation: Callable[[], AggregationPolicy]
     scheduler: Callable[[], TaskScheduler]
     flow: Callable[[], FlowController]
+    auxiliary: str | int = "none"  # for the Pre-processor: the network that gives a local loss

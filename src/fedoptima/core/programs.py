@@ -151,7 +151,7 @@ class ServerGradient:
         if self._gradients:  # drain the pipeline before filling it
             message = self._gradients.popleft()
             last = self._returned + 1 == self.parts
-            job = Backward(message.seq, message.part, message.data, apply=last)
+            job = Backward(message.seq, message.part, message.data, last, self.parts)
         elif self._forwarded < self.parts:
             job = Forward(self.step, self._forwarded, self.parts)
             self._forwarded += 1

@@ -435,7 +435,7 @@ class ServerCore:
 
     def _evaluate(self) -> Evaluate:
         self._changed = False
-        return Evaluate(self.progress.ask())
+        return Evaluate(self.progress.ask(), self.progress.epochs, self.version)
 
     def _evaluated(self, index: int, metrics: dict[str, float]) -> list[Effect]:
         reason = self.progress.answered(index, metrics)

@@ -8,9 +8,9 @@ torch's generator: the caller seeds it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import Masked
@@ -76,8 +76,16 @@ def _last_block(module: nn.Module) -> nn.Module | None:
         return module
     if isinstance(module, nn.Conv2d | nn.Linear):
         return module
-    found = [block for child in module.children() if (block := _last_block(child)) is not None]
+    found = [block for child in _in_order(module) if (block := _last_block(child)) is not None]
     return found[-1] if found else None
+
+
+def _in_order(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules inside, as they run; a traced part says so itself."""
+    if not isinstance(module, fx.GraphModule):
+        return module.children()
+    calls = (str(node.target) for node in module.graph.nodes if node.op == "call_module")
+    return map(module.get_submodule, calls)
 
 
 def _sequence(blocks: Iterable[nn.Module], **ending: nn.Module) -> nn.Sequential:
@@ -104,9 +112,10 @@ def _convolution(activation: Tensor, depth: int, classes: int) -> nn.Module:
         channels * (height // square) * (width // square) * classes > MOST_DENSE_WEIGHTS
     ):
         square += 1
+    if square > 1:  # not an adaptive pooling: its gradient is not deterministic on CUDA
+        blocks.append(nn.AvgPool2d(square))
     return _sequence(
         blocks,
-        shrink=nn.AvgPool2d(square),  # not adaptive: that gradient is not deterministic on CUDA
         flatten=nn.Flatten(),
         linear=nn.Linear(channels * (height // square) * (width // square), classes),
     )

@@ -13,6 +13,7 @@ class BlockProfile:
     forward_flops: float  # O_l; two for a multiply-add
     backward_flops: float
     output_bytes: int  # S_l; everything that crosses the cut after this block
+    gradient_bytes: int  # what would come back: a mask has no gradient
     parameters: int
     parameter_bytes: int  # all of its state_dict: what a model update carries
 

@@ -1,0 +1,127 @@
+"""Recipes from TOML files, with overrides; errors say the file, the key, the value, the way out."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+
+Table = dict[str, Any]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe; ``overrides`` are ``key.path=value``, the value as in TOML."""
+    table = read_toml(path)
+    for override in overrides:
+        apply_override(table, override)
+    return validate(Recipe, table, str(path))
+
+
+def read_toml(path: Path) -> Table:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file{_nearby(path)}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; name a .toml file in it") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def _nearby(path: Path) -> str:
+    folder = path.parent if path.parent.is_dir() else Path("recipes")
+    names = [other.name for other in sorted(folder.glob("*.toml"))]
+    near = get_close_matches(path.name, names, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {folder / near[0]}?"
+    return f"; {folder} has {', '.join(names)}" if names else ""
+
+
+def apply_override(table: Table, override: str) -> None:
+    key, sign, text = override.partition("=")
+    if not sign or not all(part.strip() for part in key.split(".")):
+        raise ConfigError(f"--set {override}: write it as key.path=value, e.g. stop.epochs=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word: --set method.name=fl
+    *path, last = (part.strip() for part in key.split("."))
+    place = table
+    for part in path:
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {override}: {part} is a value, not a table")
+    place[last] = value
+
+
+def validate(model: type[Model], table: Mapping[str, object], where: str) -> Model:
+    """The typed tree, or a ConfigError with every mistake in the table."""
+    try:
+        return model.model_validate(_tuples(table))
+    except ValidationError as error:
+        lines = [_describe(details, model) for details in error.errors()]
+        raise ConfigError("\n".join(f"{where}: {line}" for line in lines)) from error
+
+
+def _tuples(value: object) -> object:
+    """TOML has arrays only; strict models take tuples."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    return value
+
+
+def _describe(details: ErrorDetails, model: type[BaseModel]) -> str:
+    place = [str(part) for part in details["loc"]]
+    key = ".".join(place) or "recipe"
+    message = details["msg"].removeprefix("Value error, ")
+    match details["type"]:
+        case "extra_forbidden":
+            return f"{key}: unknown key{_nearest(place, model)}"
+        case "missing":
+            return f"{key}: is missing"
+        case "value_error":
+            return f"{key}: {message}"
+    return f"{key} = {details['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _nearest(place: Sequence[str], model: type[BaseModel]) -> str:
+    known = _fields_at(place[:-1], model)
+    near = get_close_matches(place[-1], known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known here: {', '.join(known)}" if known else ""
+
+
+def _fields_at(place: Sequence[str], model: type[BaseModel]) -> list[str]:
+    for part in place:
+        if part.isdigit():
+            continue
+        field = model.model_fields.get(part)
+        inner = _model_in(field.annotation) if field else None
+        if inner is None:
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The configuration class in an annotation such as ``tuple[DeviceGroup, ...] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None

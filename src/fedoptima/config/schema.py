@@ -1,0 +1,102 @@
+"""The whole of a recipe. Unknown keys are errors; every default is here or with its method."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedoptima.config.fleet import FleetConfig, Positive, Strict
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Named(BaseModel):
+    """A name and the options of what it names; those are checked where it is built."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    name: str
+
+    @property
+    def options(self) -> dict[str, object]:
+        return dict(self.model_extra or {})
+
+
+class PartitionConfig(Strict):
+    kind: Literal["dirichlet", "iid", "file"] = "dirichlet"
+    alpha: Positive = 0.5
+    file: str | None = None  # JSON: {"device": [row, ...]}
+
+    @model_validator(mode="after")
+    def _file_given(self) -> PartitionConfig:
+        if (self.kind == "file") != (self.file is not None):
+            raise ValueError("file belongs to kind = 'file', and only to it")
+        return self
+
+
+class DataConfig(Named):
+    directory: str | None = None
+    partition: PartitionConfig = PartitionConfig()
+    # The paper describes no validation set, so the default is its practice: the test set.
+    validation: Literal["test"] | Share = "test"
+    augment: bool = True
+
+
+class OptimizerConfig(Strict):
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    learning_rate: Positive = 0.01
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip_norm: Positive | None = None
+    reset_on_load: bool = False
+
+
+class ScheduleConfig(Strict):
+    kind: Literal["constant", "cosine", "linear"] = "constant"
+    warmup: float = Field(default=0.0, ge=0, lt=1)
+    floor: float = Field(default=0.0, ge=0, le=1)
+
+
+class TrainingConfig(Strict):
+    batch_size: int = Field(default=100, ge=1)
+    iterations: int | None = Field(default=None, ge=1)  # H; None: one local epoch a round
+    device: OptimizerConfig = OptimizerConfig()
+    server: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    evaluate_every: Positive = 1.0  # epochs
+    evaluation_batch: int = Field(default=500, ge=1)
+
+
+class SplitConfig(Strict):
+    objective: Literal["paper", "measured"] = "paper"
+    at: int | None = Field(default=None, ge=1)  # blocks on the device; None: by the objective
+
+
+class StopConfig(Strict):
+    rounds: int | None = Field(default=None, ge=1)
+    epochs: Positive | None = None
+    hours: Positive | None = None
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    patience: Positive | None = None  # epochs
+
+    @model_validator(mode="after")
+    def _something(self) -> StopConfig:
+        if not self.model_dump(exclude_none=True):
+            raise ValueError(
+                "nothing stops this run: give rounds, epochs, hours, target_accuracy or patience"
+            )
+        return self
+
+
+class Recipe(Strict):
+    name: str = Field(default="run", min_length=1)
+    seed: int = Field(default=1, ge=0)
+    device: str = "cpu"  # where the maths runs: "cpu", "cuda", "cuda:1"
+    model: Named
+    data: DataConfig
+    fleet: FleetConfig
+    method: Named = Named(name="fedoptima")
+    training: TrainingConfig = TrainingConfig()
+    split: SplitConfig = SplitConfig()
+    stop: StopConfig

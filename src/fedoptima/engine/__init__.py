@@ -1,0 +1,1 @@
+"""All tensor code that trains. Engines execute jobs; they never decide what comes next."""

@@ -1,0 +1,80 @@
+"""Folds updates into a model. All of the package's weighted sums of weights are here.
+
+Batch-norm and other buffers (docs/decisions/0009): floating-point tensors, running statistics
+included, are averaged like weights; integer tensors are counters and take the largest value, so a
+counter never runs backwards and is never rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedoptima.core.jobs import ServerOptimizer
+from fedoptima.engine.payloads import Tensors
+
+
+def merge(
+    base: Mapping[str, Tensor], keep: float, parts: Sequence[tuple[float, Tensors]]
+) -> Tensors:
+    """``keep * base + sum(weight * part)``, in the order given."""
+    merged: Tensors = {}
+    with torch.no_grad():
+        for name, tensor in base.items():
+            if tensor.is_floating_point():
+                # Starting from the first part, not from zero times base: exact when keep is 0.
+                total = tensor * keep if keep else None
+                for weight, part in parts:
+                    share = part[name] * weight
+                    total = share if total is None else total + share
+                merged[name] = tensor.clone() if total is None else total
+            else:
+                merged[name] = _latest(tensor, [part[name] for _, part in parts])
+    return merged
+
+
+class DeltaOptimizer:
+    """Moves a model by a sum of deltas: FedBuff's server learning rate and momentum."""
+
+    def __init__(self) -> None:
+        self.velocity: Tensors = {}
+
+    def apply(
+        self,
+        base: Mapping[str, Tensor],
+        parts: Sequence[tuple[float, Tensors]],
+        settings: ServerOptimizer,
+    ) -> Tensors:
+        moved: Tensors = {}
+        with torch.no_grad():
+            for name, tensor in base.items():
+                if not tensor.is_floating_point():
+                    moved[name] = _latest(tensor, [part[name] for _, part in parts])
+                    continue
+                step = torch.zeros_like(tensor)
+                for weight, part in parts:
+                    step = step + part[name] * weight
+                if settings.momentum:
+                    before = self.velocity.get(name)
+                    step = step if before is None else before * settings.momentum + step
+                    self.velocity[name] = step
+                moved[name] = tensor + step * settings.learning_rate
+        return moved
+
+
+def difference(after: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Tensors:
+    """What a device hands in where deltas are merged; counters are handed in as they are."""
+    with torch.no_grad():
+        return {
+            name: tensor - before[name] if tensor.is_floating_point() else tensor.clone()
+            for name, tensor in after.items()
+        }
+
+
+def _latest(tensor: Tensor, others: Sequence[Tensor]) -> Tensor:
+    latest = tensor
+    for other in others:
+        latest = torch.maximum(latest, other)
+    return latest.clone()

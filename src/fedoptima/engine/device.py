@@ -1,0 +1,197 @@
+"""The Compute Engine of a device (paper Alg. 1, l. 4-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    Backward,
+    ExportModel,
+    Forward,
+    FullStep,
+    Job,
+    LoadModel,
+    Prepare,
+)
+from fedoptima.core.machine import Outcome
+from fedoptima.core.seeding import derive
+from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.data.loader import Loader
+from fedoptima.engine.aggregator import difference
+from fedoptima.engine.learner import Learner
+from fedoptima.engine.payloads import (
+    ACTIVATIONS,
+    LABELS,
+    SHARE,
+    Tensors,
+    copy_of,
+    name_activation,
+    pack,
+    unpack,
+)
+from fedoptima.engine.task import Task
+from fedoptima.models.activation import tensors_of
+from fedoptima.preprocess.plan import Plan
+
+AUXILIARY = "aux."
+
+
+class DeviceEngine:
+    """Trains a device's side of the network on the device's own samples."""
+
+    def __init__(self, task: Task, node: NodeId, loader: Loader) -> None:
+        self._task = task
+        self._node = node
+        self._loader = loader
+        self.reset()
+
+    def reset(self) -> None:
+        """As in a process that has just started."""
+        self._plan = ""
+        self._learner: Learner | None = None
+        # Forward passes whose backward pass is to come: (seq, part) -> (parts, output, labels).
+        self._waiting: dict[tuple[int, int], tuple[int, object, Tensor]] = {}
+        self._received: Tensors = {}  # the model this round began with
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        match job:
+            case Prepare(plan):
+                self._prepare(plan)
+                return Outcome(Payload(result, 0))
+            case LoadModel(data, progress):
+                self._load(unpack(data), progress)
+                return Outcome(Payload(result, 0))
+            case Forward(seq, part, parts):
+                return self._forward(seq, part, parts, result)
+            case AuxiliaryStep(seq):
+                return self._auxiliary_step(seq, result)
+            case Backward(seq, part, gradient, apply):
+                return self._backward(seq, part, unpack(gradient), apply, result)
+            case FullStep(seq):
+                return self._full_step(seq, result)
+            case ExportModel(delta):
+                return Outcome(pack(result, self._export(delta)))
+        raise InvariantBroken(f"a device does not run {type(job).__name__}")
+
+    # ---- jobs --------------------------------------------------------------------------------
+
+    def _prepare(self, plan: str) -> None:
+        self._plan = plan
+        sides = self._task.sides(Plan.from_json(plan))
+        modules = {"": sides.device}
+        if sides.auxiliary is not None:
+            modules[AUXILIARY] = sides.auxiliary
+        self._learner = Learner(
+            self._node, modules, self._task.device_optimizer, self._task.schedule
+        )
+        self._waiting.clear()
+
+    def _load(self, tensors: Tensors, progress: float) -> None:
+        self._waiting.clear()
+        self._received = tensors
+        learner = self._learning()
+        learner.load(tensors)
+        learner.set_progress(progress)
+
+    def _forward(self, seq: int, part: int, parts: int, result: PayloadId) -> Outcome:
+        output, labels, share = self._run(seq, part, parts)
+        self._waiting[seq, part] = (parts, output, labels)
+        tensors = {**name_activation(output), LABELS: labels}
+        if parts > 1:
+            tensors[SHARE] = torch.tensor(share)
+        return Outcome(pack(result, tensors))
+
+    def _run(self, seq: int, part: int, parts: int) -> tuple[object, Tensor, float]:
+        """Output and labels of one part of a mini-batch, and its share of the mini-batch."""
+        inputs, labels = self._loader.batch(seq)
+        whole = len(labels)
+        if parts > 1:
+            inputs, labels = inputs.tensor_split(parts)[part], labels.tensor_split(parts)[part]
+        torch.manual_seed(derive(self._task.planning.seed, self._node, "step", seq, part))
+        output: object = self._module("")(inputs)
+        return output, labels, len(labels) / whole
+
+    def _auxiliary_step(self, seq: int, result: PayloadId) -> Outcome:
+        _, output, labels = self._waiting.pop((seq, 0))
+        loss = self._task.loss(self._module(AUXILIARY)(output), labels)
+        return self._learn(loss, labels, result)
+
+    def _full_step(self, seq: int, result: PayloadId) -> Outcome:
+        output, labels, _ = self._run(seq, 0, 1)
+        if not isinstance(output, Tensor):
+            raise InvariantBroken("the whole model did not put out one tensor")
+        return self._learn(self._task.loss(output, labels), labels, result)
+
+    def _learn(self, loss: Tensor, labels: Tensor, result: PayloadId) -> Outcome:
+        learner = self._learning()
+        loss.backward()  # type: ignore[no-untyped-call]
+        learner.note_loss(loss)
+        learner.learn()
+        return Outcome(Payload(result, 0), samples=len(labels))
+
+    def _backward(
+        self, seq: int, part: int, gradient: Tensors, apply: bool, result: PayloadId
+    ) -> Outcome:
+        _, output, labels = self._waiting.pop((seq, part))
+        pairs = [
+            (tensor, gradient[f"{ACTIVATIONS}{index}"])
+            for index, tensor in enumerate(tensors_of(output))
+            if tensor.requires_grad
+        ]
+        torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
+        if apply:
+            self._learning().learn()
+        return Outcome(Payload(result, 0), samples=len(labels))
+
+    def _export(self, delta: bool) -> Tensors:
+        learner = self._learning()
+        learner.check_losses()
+        if delta:
+            return difference(learner.tensors(), self._received)
+        return copy_of(learner.tensors())
+
+    def _learning(self) -> Learner:
+        if self._learner is None:
+            raise InvariantBroken(f"{self._node} works without having prepared")
+        return self._learner
+
+    def _module(self, prefix: str) -> nn.Module:
+        return self._learning().modules[prefix]
+
+    # ---- checkpoint --------------------------------------------------------------------------
+
+    def save(self) -> tuple[dict[str, object], Tensors]:
+        if self._learner is None:
+            return {"plan": ""}, {}
+        state, tensors = self._learner.save()
+        received = {f"received.{name}": t for name, t in self._received.items()}
+        waiting = [(seq, part, parts) for (seq, part), (parts, *_) in self._waiting.items()]
+        whole: dict[str, object] = {"plan": self._plan, "learner": state, "waiting": waiting}
+        return whole, {**tensors, **received}
+
+    def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
+        self.reset()
+        plan = cast(str, state["plan"])
+        if not plan:
+            return
+        self._prepare(plan)
+        learner = self._learning()
+        saved = cast(Mapping[str, object], state["learner"])
+        learner.restore(saved, tensors)
+        # A graph cannot be saved, but it can be built again: the weights are those of the forward
+        # pass. The pass counts in running statistics a second time, so these are restored after it.
+        for seq, part, parts in cast(list[tuple[int, int, int]], state["waiting"]):
+            output, labels, _ = self._run(seq, part, parts)
+            self._waiting[seq, part] = (parts, output, labels)
+        learner.restore_buffers(tensors)
+        self._received = {
+            name.removeprefix("received."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith("received.")
+        }

@@ -1,0 +1,34 @@
+"""Accuracy and loss of the whole model on the validation data, off the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedoptima.engine.task import Task
+
+Metrics = tuple[tuple[str, float], ...]
+
+
+def evaluate(sides: Sequence[nn.Module], task: Task) -> Metrics:
+    """The sides in a row, in evaluation mode; they are left in the mode they were in."""
+    modes = [side.training for side in sides]
+    for side in sides:
+        side.eval()
+    data = task.validation
+    correct = torch.zeros((), dtype=torch.int64, device=data.labels.device)
+    total = torch.zeros((), dtype=torch.float64, device=data.labels.device)
+    with torch.no_grad():
+        for start in range(0, len(data), task.evaluation_batch):
+            labels = data.labels[start : start + task.evaluation_batch]
+            value: object = task.dataset.prepare(data.inputs[start : start + task.evaluation_batch])
+            for side in sides:
+                value = side(value)
+            assert isinstance(value, Tensor)
+            correct += (value.argmax(dim=1) == labels).sum()
+            total += task.loss(value, labels).double() * len(labels)
+    for side, mode in zip(sides, modes, strict=True):
+        side.train(mode)
+    return (("accuracy", int(correct) / len(data)), ("loss", float(total) / len(data)))

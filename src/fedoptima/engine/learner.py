@@ -1,0 +1,143 @@
+"""A network that learns: its tensors by name, its optimiser, its learning rate, its losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedoptima.core.errors import InvariantBroken, TrainingDiverged
+from fedoptima.engine.payloads import Tensors, copy_of
+from fedoptima.engine.settings import OptimizerSettings, Schedule
+
+
+class Learner:
+    """One or more modules trained by one optimiser.
+
+    ``modules`` maps a prefix of names to a module: the device side has the prefix "" and its
+    auxiliary network "aux.".
+    """
+
+    def __init__(
+        self,
+        who: str,
+        modules: Mapping[str, nn.Module],
+        settings: OptimizerSettings,
+        schedule: Schedule,
+    ) -> None:
+        self.who = who
+        self.modules = dict(modules)
+        self._settings = settings
+        self._schedule = schedule
+        self._parameters: list[Tensor] = []
+        for module in self.modules.values():
+            module.train()
+            self._parameters += [p for p in module.parameters() if p.requires_grad]
+        self._optimizer = settings.build(self._parameters)
+        # Live references: state_dict() is slow to build and the tensors stay the same objects.
+        self._tensors: Tensors = {
+            prefix + name: tensor
+            for prefix, module in self.modules.items()
+            for name, tensor in module.state_dict(keep_vars=True).items()
+        }
+        self._rate = settings.learning_rate
+        self._loss = torch.zeros((), device=self._device())
+        self._losses = 0
+
+    def _device(self) -> torch.device:
+        return next(iter(self._tensors.values())).device if self._tensors else torch.device("cpu")
+
+    def tensors(self) -> Tensors:
+        """The weights and buffers themselves: to be read, not kept."""
+        return self._tensors
+
+    def load(self, tensors: Tensors) -> None:
+        if tensors.keys() != self._tensors.keys():
+            odd = sorted(tensors.keys() ^ self._tensors.keys())
+            raise InvariantBroken(f"{self.who}: the model's tensors differ: {', '.join(odd[:5])}")
+        with torch.no_grad():
+            for name, tensor in self._tensors.items():
+                tensor.copy_(tensors[name])
+        if self._settings.reset_on_load:
+            self._optimizer.state.clear()
+        self.drop_gradients()
+
+    def drop_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def set_progress(self, progress: float) -> None:
+        self._rate = self._settings.learning_rate * self._schedule.factor(progress)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate
+
+    def note_loss(self, loss: Tensor) -> None:
+        self._loss += loss.detach()
+        self._losses += 1
+
+    def learn(self) -> None:
+        """Take the optimiser's step with the gradients that are there."""
+        if self._settings.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_norm)
+        self._optimizer.step()
+        self.drop_gradients()
+
+    def check_losses(self) -> None:
+        """Raise if a loss since the last check was no number.
+
+        Once a round, not once a step: asking a GPU for a number makes the program wait for it.
+        """
+        if self._losses and not bool(torch.isfinite(self._loss)):
+            raise TrainingDiverged(
+                f"the training loss of {self.who} is {float(self._loss):g} after {self._losses} "
+                f"steps at learning rate {self._rate:g}; lower the learning rate, "
+                "set clip_norm, or look for infinite values in the data"
+            )
+        self._loss.zero_()
+        self._losses = 0
+
+    # ---- checkpoint --------------------------------------------------------------------------
+
+    def save(self) -> tuple[dict[str, object], Tensors]:
+        tensors = {f"model.{name}": t for name, t in copy_of(self._tensors).items()}
+        kinds: dict[str, object] = {}
+        for index, parameter in enumerate(self._parameters):
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer.{index}.{key}"] = value.detach().clone()
+                else:
+                    kinds[f"{index}.{key}"] = value
+            if parameter.grad is not None:
+                tensors[f"gradient.{index}"] = parameter.grad.detach().clone()
+        tensors["loss"] = self._loss.clone()
+        return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
+
+    def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
+        with torch.no_grad():
+            for name, tensor in self._tensors.items():
+                tensor.copy_(tensors[f"model.{name}"])
+        self.drop_gradients()
+        self._optimizer.state.clear()
+        entries: dict[str, object] = dict(cast(Mapping[str, object], state["optimizer"]))
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer."):
+                entries[name.removeprefix("optimizer.")] = tensor.clone()
+        for place, value in entries.items():
+            number, key = place.split(".", 1)
+            parameter = self._parameters[int(number)]
+            self._optimizer.state.setdefault(parameter, {})[key] = value
+        self._rate = float(cast(float, state["rate"]))
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate
+        for index, parameter in enumerate(self._parameters):
+            gradient = tensors.get(f"gradient.{index}")
+            parameter.grad = None if gradient is None else gradient.clone()
+        self._loss.copy_(tensors["loss"])
+        self._losses = int(cast(int, state["losses"]))
+
+    def restore_buffers(self, tensors: Tensors) -> None:
+        """Set what a forward pass changes, without a trace in autograd's books."""
+        for name, tensor in self._tensors.items():
+            if not isinstance(tensor, nn.Parameter):
+                tensor.data.copy_(tensors[f"model.{name}"])

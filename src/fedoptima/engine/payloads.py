@@ -1,0 +1,64 @@
+"""Named tensors and how they become payloads.
+
+Tensors carry the names they have in the whole model; the auxiliary network's begin with ``aux.``.
+An activation batch holds ``activations.0``, ``activations.1`` (a mask, say) and ``labels``; a part
+of a mini-batch also its ``share`` of it, so that the parts' gradients add up to the whole's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.types import Payload, PayloadId
+from fedoptima.models.activation import map_tensors, tensors_of
+
+Tensors = dict[str, Tensor]
+LABELS = "labels"
+SHARE = "share"  # of the mini-batch, where a part of one travels alone
+ACTIVATIONS = "activations."
+
+
+def pack(identity: PayloadId, tensors: Tensors) -> Payload:
+    return Payload(identity, sum(tensor.nbytes for tensor in tensors.values()), tensors)
+
+
+def unpack(payload: Payload) -> Tensors:
+    if not isinstance(payload.value, dict):
+        raise InvariantBroken(f"payload {payload.id} has lost its tensors")
+    return cast(Tensors, payload.value)
+
+
+def copy_of(tensors: Mapping[str, Tensor]) -> Tensors:
+    """What leaves a node is a copy: the node's next step must not change it."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def name_activation(activation: object) -> Tensors:
+    # Not copied: blocks never write into what crosses a cut (preprocess.cuts sees to that), and
+    # autograd would notice if one did.
+    tensors = tensors_of(activation)
+    return {f"{ACTIVATIONS}{index}": tensor.detach() for index, tensor in enumerate(tensors)}
+
+
+def rebuild_activation(tensors: Tensors, template: object) -> object:
+    """The activation in the form of ``template``, ready to be differentiated by."""
+    found = iter(tensors[f"{ACTIVATIONS}{i}"] for i in range(len(tensors_of(template))))
+    return map_tensors(template, lambda _: _entering(next(found)))
+
+
+def _entering(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(tensor.is_floating_point())
+
+
+def gradients_of(activation: object) -> Tensors:
+    """The loss's gradient by each tensor of the activation that can have one."""
+    return {
+        f"{ACTIVATIONS}{index}": torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+        for index, tensor in enumerate(tensors_of(activation))
+        if tensor.requires_grad
+    }

@@ -1,0 +1,202 @@
+"""The Compute Engine of the server (paper Alg. 4, l. 5-20): trains, merges, evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import cast
+
+import torch
+from torch import nn
+
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
+from fedoptima.core.machine import Outcome
+from fedoptima.core.method import ServerTraining
+from fedoptima.core.seeding import derive
+from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
+from fedoptima.engine.aggregator import DeltaOptimizer, merge
+from fedoptima.engine.device import AUXILIARY
+from fedoptima.engine.evaluate import Metrics, evaluate
+from fedoptima.engine.learner import Learner
+from fedoptima.engine.payloads import (
+    LABELS,
+    SHARE,
+    Tensors,
+    copy_of,
+    gradients_of,
+    pack,
+    rebuild_activation,
+    unpack,
+)
+from fedoptima.engine.task import Task
+from fedoptima.preprocess.plan import Plan
+from fedoptima.preprocess.split import DeviceSpeed
+
+
+class ServerEngine:
+    """Holds the global model: the device side (never trained here) and the server side."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.plan: Plan | None = None
+        self._activation: object = None
+        self._device_side: nn.Module | None = None  # to evaluate with
+        self._global: Tensors = {}  # what devices are sent: device side and auxiliary network
+        self._server: Learner | None = None  # the shared one, or the merged copies
+        self._copies: dict[NodeId, Learner] = {}
+        self._deltas = DeltaOptimizer()
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        match job:
+            case PlanRun(devices):
+                speeds = [DeviceSpeed(d.flops_per_second, d.bytes_per_second) for d in devices]
+                plan = self._task.plan(speeds)
+                self._build(plan)
+                model = pack(result, copy_of(self._global))
+                return Outcome(model, text=plan.to_json())
+            case ServerStep():
+                return self._step(job, result)
+            case Merge():
+                return Outcome(pack(result, self._merge(job)))
+            case OpenCopy(device):
+                self._open_copy(device)
+                return Outcome(Payload(result, 0))
+            case CloseCopy(device):
+                self._copies.pop(device, None)
+                return Outcome(Payload(result, 0))
+        raise InvariantBroken(f"a server does not run {type(job).__name__}")
+
+    def _build(self, plan: Plan) -> None:
+        self.plan = plan
+        sides = self._task.sides(plan)
+        self._device_side = sides.device
+        self._activation = sides.activation
+        self._global = copy_of(sides.device.state_dict())
+        if sides.auxiliary is not None:
+            auxiliary = copy_of(sides.auxiliary.state_dict())
+            self._global |= {AUXILIARY + name: tensor for name, tensor in auxiliary.items()}
+        if sides.server is not None:
+            self._server = self._learner("the server", sides.server)
+
+    def _learner(self, who: str, module: nn.Module) -> Learner:
+        return Learner(who, {"": module}, self._task.server_optimizer, self._task.schedule)
+
+    # ---- training ----------------------------------------------------------------------------
+
+    def _step(self, job: ServerStep, result: PayloadId) -> Outcome:
+        if self._task.planning.training is ServerTraining.PER_DEVICE:
+            learner = self._copies[job.origin]
+        else:
+            learner = self._shared()
+        tensors = unpack(job.data)
+        labels = tensors[LABELS]
+        activation = rebuild_activation(tensors, self._activation)
+        seed = derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
+        torch.manual_seed(seed)
+        loss = self._task.loss(learner.modules[""](activation), labels)
+        weighted = loss * tensors[SHARE].to(loss.device) if job.parts > 1 else loss
+        weighted.backward()  # type: ignore[no-untyped-call]
+        learner.note_loss(loss)
+        if job.part + 1 == job.parts:
+            learner.set_progress(job.progress)
+            learner.learn()
+        if job.return_gradient:
+            return Outcome(pack(result, gradients_of(activation)), samples=len(labels))
+        return Outcome(Payload(result, 0), samples=len(labels))
+
+    def _shared(self) -> Learner:
+        if self._server is None:
+            raise InvariantBroken("this method has no server side to train")
+        return self._server
+
+    # ---- aggregation -------------------------------------------------------------------------
+
+    def _merge(self, job: Merge) -> Tensors:
+        parts = [(part.weight, unpack(part.data)) for part in job.parts]
+        if job.server_optimizer is not None:
+            self._global = self._deltas.apply(self._global, parts, job.server_optimizer)
+        else:
+            self._global = merge(self._global, job.keep, parts)
+        if self._task.planning.training is ServerTraining.PER_DEVICE:
+            self._merge_copies(job)
+        return copy_of(self._global)
+
+    def _merge_copies(self, job: Merge) -> None:
+        shared = self._shared()
+        parts = [(part.weight, self._copies[part.device].tensors()) for part in job.parts]
+        shared.load(merge(shared.tensors(), job.keep, parts))
+        for device in job.refresh:
+            if device in self._copies:
+                self._copies[device].load(shared.tensors())
+
+    def _open_copy(self, device: NodeId) -> None:
+        shared = self._shared()
+        if device not in self._copies:
+            module = deepcopy(shared.modules[""])
+            self._copies[device] = self._learner(f"{device}'s side of the server", module)
+        self._copies[device].load(shared.tensors())
+
+    # ---- results -----------------------------------------------------------------------------
+
+    def evaluate(self) -> Metrics:
+        self.check_losses()
+        if self._device_side is None:
+            raise InvariantBroken("nothing to evaluate before there is a plan")
+        own = {k: v for k, v in self._global.items() if not k.startswith(AUXILIARY)}
+        self._device_side.load_state_dict(own)
+        sides = [self._device_side]
+        if self._server is not None:
+            sides.append(self._server.modules[""])
+        return evaluate(sides, self._task)
+
+    def check_losses(self) -> None:
+        for learner in [*self._copies.values(), *([self._server] if self._server else [])]:
+            learner.check_losses()
+
+    def export(self) -> Tensors:
+        """Both sides as one: loads into the plain model."""
+        whole = {k: v for k, v in self._global.items() if not k.startswith(AUXILIARY)}
+        if self._server is not None:
+            whole |= self._server.tensors()
+        return {name: tensor.detach().cpu().clone() for name, tensor in whole.items()}
+
+    # ---- checkpoint --------------------------------------------------------------------------
+
+    def save(self) -> tuple[dict[str, object], Tensors]:
+        if self.plan is None:
+            return {"plan": ""}, {}
+        tensors = {f"global.{name}": tensor for name, tensor in self._global.items()}
+        tensors |= {f"velocity.{name}": t for name, t in self._deltas.velocity.items()}
+        learners: dict[str, object] = {}
+        for name, learner in self._named_learners().items():
+            state, own = learner.save()
+            learners[name] = state
+            tensors |= {f"learner.{name}/{key}": tensor for key, tensor in own.items()}
+        return {"plan": self.plan.to_json(), "learners": learners}, tensors
+
+    def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
+        plan = cast(str, state["plan"])
+        if not plan:
+            return
+        self._build(Plan.from_json(plan))
+        self._global = _under("global.", tensors)
+        self._deltas.velocity = _under("velocity.", tensors)
+        learners = cast(Mapping[str, Mapping[str, object]], state["learners"])
+        for name in learners:
+            if name != SERVER:
+                self._open_copy(NodeId(name))
+        for name, learner in self._named_learners().items():
+            learner.restore(learners[name], _under(f"learner.{name}/", tensors))
+
+    def _named_learners(self) -> dict[NodeId, Learner]:
+        shared = {} if self._server is None else {SERVER: self._server}
+        return {**shared, **self._copies}
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,48 @@
+"""FedOptima: local losses on the devices, one server side for all, neither waits for the other."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from fedoptima.core.aggregation import AsyncStaleness
+from fedoptima.core.flow import CappedFlow, OpenFlow
+from fedoptima.core.messages import ProgramSpec
+from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
+from fedoptima.core.staleness import StalenessRule
+
+
+def fedoptima(
+    devices: int,
+    *,
+    activation_cap: int | None = None,  # omega; None: max(2 K, 32)
+    credit_timeout: float = 60.0,  # seconds until an unused turn-on returns to the pool
+    max_delay: int | None = None,  # D; None: 8 K
+    staleness: Literal["inverse", "constant", "polynomial", "hinge"] = "inverse",
+    alpha: float = 1.0,
+    alpha_max: float = 1.0,
+    staleness_a: float = 0.5,
+    staleness_b: float = 4.0,
+    scheduler: Literal["counter", "fifo"] = "counter",
+    auxiliary: str | int = "default",
+) -> Method:
+    """`scheduler` and `auxiliary` are the paper's ablations (section 6.5)."""
+    cap = max(2 * devices, 32) if activation_cap is None else activation_cap
+    delay = 8 * devices if max_delay is None else max_delay
+    rule = StalenessRule(staleness, alpha, staleness_a, staleness_b, alpha_max)
+    balanced = scheduler == "counter"
+    # Without an auxiliary network the device waits for the gradient of the one server side, and
+    # that request and response bound the queue: there is nothing to cap.
+    local_loss = auxiliary != "none"
+    return Method(
+        name="fedoptima",
+        program=ProgramSpec("auxiliary" if local_loss else "gradient"),
+        training=ServerTraining.SHARED,
+        aggregation=partial(AsyncStaleness, delay, rule),
+        scheduler=CounterScheduler if balanced else FifoScheduler,
+        flow=partial(CappedFlow, cap, timeout=credit_timeout, balanced=balanced)
+        if local_loss
+        else OpenFlow,
+        auxiliary=auxiliary,
+    )

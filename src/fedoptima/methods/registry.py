@@ -1,0 +1,31 @@
+"""The only list of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from inspect import signature
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.method import Method
+from fedoptima.methods.fedoptima import fedoptima
+from fedoptima.methods.fl import fl
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "fedoptima": fedoptima,
+    "fl": fl,
+}
+
+
+def find_method(name: str) -> Callable[..., Method]:
+    if name not in METHODS:
+        near = get_close_matches(name, METHODS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"method.name = {name!r}: unknown{hint} (there are {', '.join(METHODS)})")
+    return METHODS[name]
+
+
+def method_options(name: str) -> dict[str, object]:
+    """The options of a method with their defaults."""
+    parameters = signature(find_method(name)).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}

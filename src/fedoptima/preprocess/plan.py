@@ -1,0 +1,177 @@
+"""The Pre-processor's result (section 3.2): what is on the device, and what everything costs.
+
+A plan is plain data. The server makes it once from the devices' reports; devices build their side
+from it, the simulator takes its costs from it, and `fedoptima plan` prints it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import nn
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.method import ServerTraining
+from fedoptima.core.seeding import derive
+from fedoptima.preprocess.auxiliary import build_auxiliary
+from fedoptima.preprocess.costs import BlockProfile, Profile
+from fedoptima.preprocess.cuts import Cuttable, cuttable
+from fedoptima.preprocess.profile import profile, profile_module
+from fedoptima.preprocess.split import (
+    Candidate,
+    DeviceSpeed,
+    Objective,
+    SplitChoice,
+    choose_split,
+    fixed_split,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    training: ServerTraining
+    batch_size: int
+    classes: int
+    seed: int
+    auxiliary: str | int = "none"
+    split: int | None = None  # None: by the objective
+    objective: Objective = "paper"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    blocks: tuple[BlockProfile, ...]
+    split: int  # how many blocks are on the device
+    auxiliary: str | int
+    auxiliary_profile: BlockProfile | None
+    objective: Objective
+    table: tuple[Candidate, ...]  # empty where nothing is split
+
+    @property
+    def device_blocks(self) -> tuple[BlockProfile, ...]:
+        return self.blocks[: self.split]
+
+    @property
+    def server_blocks(self) -> tuple[BlockProfile, ...]:
+        return self.blocks[self.split :]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        plan = json.loads(text)
+        extra = plan["auxiliary_profile"]
+        return Plan(
+            tuple(BlockProfile(**block) for block in plan["blocks"]),
+            plan["split"],
+            plan["auxiliary"],
+            BlockProfile(**extra) if extra else None,
+            plan["objective"],
+            tuple(Candidate(**row) for row in plan["table"]),
+        )
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The network as the plan divides it; parameters are shared with the whole model."""
+
+    device: nn.Module
+    auxiliary: nn.Module | None
+    server: nn.Module | None
+    activation: object  # an example of what crosses the cut
+
+
+def make_plan(
+    model: nn.Module, example: object, devices: Sequence[DeviceSpeed], settings: PlanSettings
+) -> Plan:
+    """Profile, choose the split, add the auxiliary network. ``example``: a batch of input."""
+    if settings.training is ServerTraining.NONE:
+        blocks = _profile_whole(model, example)
+        return Plan(blocks.blocks, len(blocks.blocks), "none", None, settings.objective, ())
+    cuts = cuttable(model, example)
+    costs = profile(cuts, example)
+    auxiliary = {}
+    if settings.objective == "measured" and settings.auxiliary != "none":
+        for split in range(1, len(costs.blocks)):
+            auxiliary[split] = _auxiliary_profile(cuts, example, split, settings)
+    choice = _choose(costs, devices, settings, {k: v for k, v in auxiliary.items() if v})
+    extra = auxiliary.get(choice.split) or _auxiliary_profile(cuts, example, choice.split, settings)
+    return Plan(
+        costs.blocks, choice.split, settings.auxiliary, extra, settings.objective, choice.table
+    )
+
+
+def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSettings) -> Sides:
+    """Both sides of ``model`` as planned; the auxiliary network's weights come from the seed."""
+    if plan.split == len(plan.blocks):
+        return Sides(model, None, None, None)
+    cuts = cuttable(model, example)
+    device, server = cuts.part(0, plan.split), cuts.part(plan.split, len(plan.blocks))
+    clash = [name for name in device.state_dict() if name.startswith("aux.")]
+    if clash:
+        raise ConfigError(
+            f"the model calls a tensor {clash[0]!r}, but names that begin with 'aux.' belong to "
+            "the auxiliary network; rename that part of the model"
+        )
+    activation = _activation(device, example)
+    auxiliary = _build_auxiliary(device, activation, plan.auxiliary, settings)
+    return Sides(device, auxiliary, server, activation)
+
+
+def _choose(
+    costs: Profile,
+    devices: Sequence[DeviceSpeed],
+    settings: PlanSettings,
+    auxiliary: dict[int, BlockProfile],
+) -> SplitChoice:
+    if settings.split is None:
+        return choose_split(
+            costs,
+            devices,
+            batch_size=settings.batch_size,
+            objective=settings.objective,
+            auxiliary=auxiliary,
+        )
+    return fixed_split(
+        costs,
+        settings.split,
+        devices,
+        batch_size=settings.batch_size,
+        objective=settings.objective,
+        auxiliary=auxiliary,
+    )
+
+
+def _profile_whole(model: nn.Module, example: object) -> Profile:
+    try:
+        return profile(cuttable(model, example), example)
+    except ConfigError:  # a model that cannot be cut can still be trained whole
+        return Profile((profile_module(model, example, name="model"),))
+
+
+def _auxiliary_profile(
+    cuts: Cuttable, example: object, split: int, settings: PlanSettings
+) -> BlockProfile | None:
+    device = cuts.part(0, split)
+    activation = _activation(device, example)
+    auxiliary = _build_auxiliary(device, activation, settings.auxiliary, settings)
+    return None if auxiliary is None else profile_module(auxiliary, activation)
+
+
+def _build_auxiliary(
+    device: nn.Module, activation: object, variant: str | int, settings: PlanSettings
+) -> nn.Module | None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(settings.seed, "auxiliary"))
+        return build_auxiliary(device, activation, settings.classes, variant)
+
+
+def _activation(device: nn.Module, example: object) -> object:
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        output: object = deepcopy(device).eval()(example)
+        return output

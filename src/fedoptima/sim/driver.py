@@ -1,0 +1,363 @@
+"""Drives the cores on a virtual clock (the driver contract is in docs/architecture.md).
+
+A job's maths runs when its result is due, not when it is ordered: an engine's state changes only
+through its own jobs, so nothing can tell the difference, a job of a dead process is never
+computed, and the state between two events is whole - which is what makes snapshots simple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedoptima.core.device import DeviceCore
+from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Run, Send, SetTimer
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    Evaluated,
+    Event,
+    JobDone,
+    JobFailed,
+    Received,
+    TimerFired,
+)
+from fedoptima.core.jobs import Job
+from fedoptima.core.machine import ComputeEngine
+from fedoptima.core.plain import register
+from fedoptima.core.server import ServerCore
+from fedoptima.core.types import SERVER, NodeId, payload_id
+from fedoptima.sim.faults import Change, Churn
+from fedoptima.sim.kernel import EventKernel
+from fedoptima.sim.network import Letter, Link
+from fedoptima.trace.record import Record
+
+Metrics = tuple[tuple[str, float], ...]
+Observer = Callable[[Record], None]
+
+
+class DeviceEngine(ComputeEngine, Protocol):
+    def reset(self) -> None:
+        """Forget everything a process forgets when it ends."""
+
+
+class ServerEngine(ComputeEngine, Protocol):
+    def evaluate(self) -> Metrics: ...
+
+
+class Costs(Protocol):
+    def seconds(self, node: NodeId, job: Job) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobDue:
+    node: NodeId
+    incarnation: int
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetterSent:
+    device: NodeId
+    upward: bool
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetterArrives:
+    device: NodeId
+    upward: bool
+    letter: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class TimerDue:
+    key: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationDue:
+    index: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class ChurnDue:
+    tick: int
+
+
+class SimDevice:
+    """A device's core and its surroundings, as far as they change."""
+
+    def __init__(self, machine: DeviceCore, up: Link, down: Link) -> None:
+        self.machine = machine
+        self.up = up
+        self.down = down
+        self.session = 0
+        self.connected = False
+        self.present = True  # its process is running
+        self.hung = False
+        self.job: tuple[int, Job] | None = None
+
+
+class SimServer:
+    def __init__(self, machine: ServerCore) -> None:
+        self.machine = machine
+        self.job: tuple[int, Job] | None = None
+        self.timers: dict[str, int] = {}  # the number under which a timer was set last
+
+
+register(JobDue, LetterSent, LetterArrives, TimerDue, EvaluationDue, ChurnDue)
+register(Change, Churn, Letter, Link, EventKernel, SimDevice, SimServer)
+
+
+class Simulation:
+    def __init__(
+        self,
+        server: ServerCore,
+        devices: Mapping[NodeId, SimDevice],
+        *,
+        engines: Mapping[NodeId, DeviceEngine],
+        server_engine: ServerEngine,
+        costs: Costs,
+        changes: Sequence[Change] = (),
+        churn: Churn | None = None,
+        late: Mapping[NodeId, float] | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.kernel = EventKernel()
+        self.server = SimServer(server)
+        self.devices = dict(devices)
+        self.events = 0
+        self.outcome: Halt | None = None
+        self._churn = churn
+        self._timer_number = 0
+        self._engines = engines
+        self._server_engine = server_engine
+        self._costs = costs
+        self._observers = tuple(observers)
+        for name, device in self.devices.items():
+            joins = (late or {}).get(name, 0.0)
+            device.present = False
+            self.kernel.at(joins, Change(joins, name, "return"))
+        for change in sorted(changes, key=lambda change: change.at):
+            self.kernel.at(change.at, change)
+        if churn is not None:
+            self.kernel.at(churn.every, ChurnDue(1))
+
+    @property
+    def now(self) -> float:
+        return self.kernel.now
+
+    def run(self, pause: Callable[[], bool] = lambda: False) -> Halt | None:
+        """Until the server halts, or until ``pause`` says so (asked after every event)."""
+        while self.outcome is None:
+            item = self.kernel.pop()
+            if item is None:
+                raise InvariantBroken(
+                    f"nothing can happen any more at {self.now:.1f} s, but the run is not over: "
+                    + self._who_is_left()
+                )
+            self._dispatch(item)
+            if pause():
+                break
+        return self.outcome
+
+    def _who_is_left(self) -> str:
+        away = sorted(name for name, device in self.devices.items() if not device.connected)
+        if len(away) == len(self.devices):
+            return "every device has left for good; let some of them return, or end the run earlier"
+        hung = sorted(name for name, device in self.devices.items() if device.hung)
+        return f"hung: {', '.join(hung) or 'none'}; away: {', '.join(away) or 'none'}"
+
+    def _dispatch(self, item: object) -> None:
+        match item:
+            case JobDue(node, incarnation, ticket):
+                self._finish_job(node, incarnation, ticket)
+            case LetterSent(device, upward, generation):
+                self._letter_sent(device, upward, generation)
+            case LetterArrives(device, upward, letter):
+                self._deliver(device, upward, letter)
+            case TimerDue(key, number):
+                if self.server.timers.get(key) == number:
+                    del self.server.timers[key]
+                    self._tell(SERVER, TimerFired(key))
+            case EvaluationDue(index, metrics):
+                self._tell(SERVER, Evaluated(index, metrics))
+            case Change() as change:
+                self._apply(change)
+            case ChurnDue(tick):
+                self._churn_due(tick)
+
+    # ---- cores -------------------------------------------------------------------------------
+
+    def _tell(self, node: NodeId, event: Event) -> None:
+        machine = self.server.machine if node == SERVER else self.devices[node].machine
+        try:
+            effects = machine.handle(event, self.now)
+        except ProtocolViolation as error:
+            self._record(node, event, [Note("peer dropped", node, str(error))])
+            self._disconnect(
+                event.sender if isinstance(event, Received) and node == SERVER else node
+            )
+            return
+        self._record(node, event, effects)
+        for effect in effects:
+            self._perform(node, effect)
+
+    def _record(self, node: NodeId, event: Event, effects: list[Effect]) -> None:
+        self.events += 1
+        record = Record(self.now, node, event, effects)
+        for observe in self._observers:
+            observe(record)
+
+    def _perform(self, node: NodeId, effect: Effect) -> None:
+        match effect:
+            case Send(to, session, message):
+                device = node if to == SERVER else to
+                self._post(device, to == SERVER, Letter(message, session))
+            case Run(ticket, job):
+                self._start_job(node, ticket, job)
+            case Evaluate(index=index):
+                metrics = self._server_engine.evaluate()
+                self.kernel.at(self.now, EvaluationDue(index, metrics))
+            case SetTimer(key, at):
+                self._timer_number += 1
+                self.server.timers[key] = self._timer_number
+                self.kernel.at(max(at, self.now), TimerDue(key, self._timer_number))
+            case Halt() if node == SERVER:
+                self.outcome = effect
+            case Halt() | Note():
+                pass
+
+    # ---- jobs --------------------------------------------------------------------------------
+
+    def _start_job(self, node: NodeId, ticket: int, job: Job) -> None:
+        owner = self.server if node == SERVER else self.devices[node]
+        owner.job = (ticket, job)
+        incarnation = 0 if isinstance(owner, SimServer) else owner.machine.incarnation
+        due = self.now + self._costs.seconds(node, job)
+        self.kernel.at(due, JobDue(node, incarnation, ticket))
+
+    def _finish_job(self, node: NodeId, incarnation: int, ticket: int) -> None:
+        engine: ComputeEngine
+        owner: SimServer | SimDevice
+        if node == SERVER:
+            owner, engine = self.server, self._server_engine
+        else:
+            owner, engine = self.devices[node], self._engines[node]
+            if owner.hung or not owner.present or owner.machine.incarnation != incarnation:
+                return
+        if owner.job is None or owner.job[0] != ticket:
+            raise InvariantBroken(f"{node}: job {ticket} is due but not running")
+        job, owner.job = owner.job[1], None
+        try:
+            outcome = engine.execute(job, payload_id(node, incarnation, ticket))
+        except TrainingDiverged as error:
+            self._tell(node, JobFailed(ticket, job, str(error), diverged=True))
+            return
+        done = JobDone(ticket, job, outcome.result, outcome.samples, outcome.text)
+        self._tell(node, done)
+
+    # ---- network -----------------------------------------------------------------------------
+
+    def _post(self, name: NodeId, upward: bool, letter: Letter) -> None:
+        device = self.devices[name]
+        if not device.connected or letter.session != device.session:
+            return
+        link = device.up if upward else device.down
+        if link.put(letter, self.now):
+            self._announce(name, upward, link)
+
+    def _announce(self, name: NodeId, upward: bool, link: Link) -> None:
+        done = link.done_at()
+        if done is not None:
+            self.kernel.at(max(done, self.now), LetterSent(name, upward, link.generation))
+
+    def _letter_sent(self, name: NodeId, upward: bool, generation: int) -> None:
+        device = self.devices[name]
+        link = device.up if upward else device.down
+        if link.generation != generation:
+            return
+        letter = link.take(self.now)
+        self._announce(name, upward, link)
+        if link.latency:
+            self.kernel.at(self.now + link.latency, LetterArrives(name, upward, letter))
+        else:
+            self._deliver(name, upward, letter)
+
+    def _deliver(self, name: NodeId, upward: bool, letter: Letter) -> None:
+        device = self.devices[name]
+        if not device.connected or letter.session != device.session:
+            return
+        if upward:
+            self._tell(SERVER, Received(name, letter.session, letter.message))
+        elif not device.hung:
+            self._tell(name, Received(SERVER, letter.session, letter.message))
+
+    # ---- the fleet changes -------------------------------------------------------------------
+
+    def _apply(self, change: Change) -> None:
+        name = change.device
+        device = self.devices[name]
+        match change.kind:
+            case "leave":
+                device.present = False
+                device.job = None
+                self._disconnect(name)
+            case "return":
+                if not device.present:
+                    self._start_process(name)
+                    self._connect(name)
+            case "cut":
+                self._disconnect(name)
+            case "restore":
+                if device.present:
+                    self._connect(name)
+            case "hang":
+                device.hung = True
+            case "bandwidth":
+                for upward, link in ((True, device.up), (False, device.down)):
+                    link.set_bandwidth(change.bytes_per_second, self.now)
+                    self._announce(name, upward, link)
+
+    def _churn_due(self, tick: int) -> None:
+        if self._churn is None:
+            return
+        present = {name: device.present for name, device in self.devices.items()}
+        for change in self._churn.changes(tick, present):
+            self._apply(change)
+        self.kernel.at((tick + 1) * self._churn.every, ChurnDue(tick + 1))
+
+    def _start_process(self, name: NodeId) -> None:
+        """A new life: of the old one only the numbers of life and step are left."""
+        device = self.devices[name]
+        if device.session:
+            device.machine = device.machine.reborn()
+            self._engines[name].reset()
+        device.present = True
+        device.hung = False
+        device.job = None
+
+    def _connect(self, name: NodeId) -> None:
+        device = self.devices[name]
+        if device.connected or device.machine.stopped:
+            return
+        device.session += 1
+        device.connected = True
+        self._tell(SERVER, Connected(name, device.session))
+        self._tell(name, Connected(SERVER, device.session))
+
+    def _disconnect(self, name: NodeId) -> None:
+        device = self.devices[name]
+        if not device.connected:
+            return
+        device.connected = False
+        for link in (device.up, device.down):
+            link.clear(self.now)
+        self._tell(SERVER, Disconnected(name, device.session))
+        if device.present and not device.hung:
+            self._tell(name, Disconnected(SERVER, device.session))

@@ -1,0 +1,103 @@
+"""Engines without tensors: the same sizes and counts, no maths. For timing, and for any fleet size.
+
+A dry run makes the same trace as a real one except for what was measured by evaluating; a test
+holds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    Backward,
+    ExportModel,
+    Forward,
+    FullStep,
+    Job,
+    Merge,
+    PlanRun,
+    ServerStep,
+)
+from fedoptima.core.machine import Outcome
+from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.engine.task import Task
+from fedoptima.preprocess.plan import Plan
+from fedoptima.preprocess.split import DeviceSpeed
+from fedoptima.sim.driver import Metrics
+
+_LABEL_BYTES = 8
+_SHARE_BYTES = 4
+
+
+class Sizes:
+    """What crosses the wire, in bytes."""
+
+    def __init__(self, plan: Plan) -> None:
+        extra = plan.auxiliary_profile
+        self.model = sum(b.parameter_bytes for b in plan.device_blocks)
+        self.model += extra.parameter_bytes if extra else 0
+        last = plan.device_blocks[-1]
+        self.activation = last.output_bytes
+        self.gradient = last.gradient_bytes
+
+
+class DryServerEngine:
+    """Plans for real (that needs the model, once), then only counts."""
+
+    def __init__(self, task: Task, batches: Mapping[NodeId, int]) -> None:
+        self._task = task
+        self._batches = batches
+        self.plan: Plan | None = None
+        self._sizes: Sizes | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        assert self._sizes is not None
+        return self._sizes
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        match job:
+            case PlanRun(devices):
+                speeds = [DeviceSpeed(d.flops_per_second, d.bytes_per_second) for d in devices]
+                self.plan = self._task.plan(speeds)
+                self._sizes = Sizes(self.plan)
+                return Outcome(Payload(result, self.sizes.model), text=self.plan.to_json())
+            case Merge():
+                return Outcome(Payload(result, self.sizes.model))
+            case ServerStep(origin=origin, part=part, parts=parts):
+                samples = part_size(self._batches[origin], part, parts)
+                gradient = self.sizes.gradient * samples if job.return_gradient else 0
+                return Outcome(Payload(result, gradient), samples)
+        return Outcome(Payload(result, 0))
+
+    def evaluate(self) -> Metrics:
+        return ()
+
+
+class DryDeviceEngine:
+    def __init__(self, server: DryServerEngine, batch: int) -> None:
+        self._server = server
+        self._batch = batch
+
+    def reset(self) -> None:
+        pass
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        match job:
+            case Forward(part=part, parts=parts):
+                samples = part_size(self._batch, part, parts)
+                nbytes = (self._server.sizes.activation + _LABEL_BYTES) * samples
+                return Outcome(Payload(result, nbytes + (_SHARE_BYTES if parts > 1 else 0)))
+            case AuxiliaryStep() | FullStep():
+                return Outcome(Payload(result, 0), self._batch)
+            case Backward(part=part, parts=parts):
+                return Outcome(Payload(result, 0), part_size(self._batch, part, parts))
+            case ExportModel():
+                return Outcome(Payload(result, self._server.sizes.model))
+        return Outcome(Payload(result, 0))
+
+
+def part_size(whole: int, part: int, parts: int) -> int:
+    """How many samples `torch.tensor_split` gives to a part."""
+    return whole // parts + (part < whole % parts)

@@ -1,0 +1,119 @@
+"""From a fleet's description to nodes with names, speeds and links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from fedoptima.config.fleet import DeviceGroup, FleetConfig
+from fedoptima.config.load import read_toml, validate
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.sim.faults import Change, Churn
+
+_MBPS = 1e6 / 8  # bytes per second
+_GFLOPS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    flops_per_second: float
+    seconds: Mapping[str, float]  # measured times by job, instead of FLOPs / speed
+    up: float = 0.0  # bytes per second
+    down: float = 0.0
+    latency: float = 0.0
+    joins_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    server: NodeSpec
+    devices: Mapping[NodeId, NodeSpec]
+    changes: tuple[Change, ...] = ()
+    churn: Churn | None = None
+
+    @property
+    def present_at_start(self) -> int:
+        return sum(spec.joins_at == 0 for spec in self.devices.values())
+
+
+def presets() -> dict[str, Path]:
+    """The fleets that come with the package, by name."""
+    folder = Path(str(resources.files("fedoptima.sim") / "fleets"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def build_fleet(config: FleetConfig, seed: int) -> Fleet:
+    described = _with_preset(config)
+    if described.server is None:
+        raise ConfigError("fleet.server: is missing; give its speed, e.g. server.gflops = 150")
+    devices: dict[NodeId, NodeSpec] = {}
+    for group in described.devices:
+        for name, spec in _members(group):
+            if name in devices or name == SERVER:
+                raise ConfigError(f"fleet.devices: two nodes are called {name!r}; rename a group")
+            devices[name] = spec
+    return Fleet(
+        NodeSpec(described.server.gflops * _GFLOPS, {**described.server.seconds}),
+        devices,
+        tuple(_changes(described, devices)),
+        _churn(described, seed),
+    )
+
+
+def _with_preset(config: FleetConfig) -> FleetConfig:
+    """What is written beside a preset replaces that part of it."""
+    if config.preset is None:
+        return config
+    known = presets()
+    path = known.get(config.preset, Path(config.preset))
+    if not path.is_file():
+        raise ConfigError(
+            f"fleet.preset = {config.preset!r}: neither a file nor one of {', '.join(known)}"
+        )
+    base = validate(FleetConfig, read_toml(path), str(path))
+    given = {name: getattr(config, name) for name in config.model_fields_set - {"preset"}}
+    return base.model_copy(update=given)
+
+
+def _members(group: DeviceGroup) -> list[tuple[NodeId, NodeSpec]]:
+    spec = NodeSpec(
+        group.gflops * _GFLOPS,
+        {**group.seconds},
+        (group.up_mbps or group.mbps) * _MBPS,
+        (group.down_mbps or group.mbps) * _MBPS,
+        group.latency_ms / 1000,
+        group.joins_at,
+    )
+    if group.count == 1:
+        return [(NodeId(group.name), spec)]
+    digits = len(str(group.count))  # so that names sort as numbers do
+    return [(NodeId(f"{group.name}-{i:0{digits}d}"), spec) for i in range(1, group.count + 1)]
+
+
+def _changes(config: FleetConfig, devices: Mapping[NodeId, NodeSpec]) -> list[Change]:
+    changes = []
+    for change in config.changes:
+        device = NodeId(change.device)
+        if device not in devices:
+            raise ConfigError(
+                f"fleet.changes: device = {device!r}: no such device; "
+                f"there are {', '.join(list(devices)[:20])}"
+            )
+        changes.append(Change(change.at, device, change.kind, (change.mbps or 0.0) * _MBPS))
+    return changes
+
+
+def _churn(config: FleetConfig, seed: int) -> Churn | None:
+    if config.churn is None:
+        return None
+    slowest, fastest = config.churn.mbps
+    return Churn(
+        seed,
+        config.churn.every,
+        config.churn.leave_probability,
+        slowest * _MBPS,
+        fastest * _MBPS,
+    )

@@ -1,0 +1,73 @@
+"""One direction of one device's connection: bandwidth, latency, and who goes first.
+
+Messages of a class leave in the order they were handed over. Control messages and models overtake
+activations and gradients, also one that is half way through: the network driver sends those in
+chunks, so a model never waits for more than a chunk of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from fedoptima.core.messages import Message, is_bulk, nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    message: Message
+    session: int
+
+
+class Link:
+    def __init__(self, bytes_per_second: float, latency: float) -> None:
+        self.bytes_per_second = bytes_per_second
+        self.latency = latency
+        self.generation = 0  # a completion announced under an older number is void
+        self._urgent: deque[tuple[Letter, float]] = deque()  # (letter, bytes still to go)
+        self._bulk: deque[tuple[Letter, float]] = deque()
+        self._since = 0.0  # when the letter in front began, or went on, to move
+
+    def put(self, letter: Letter, now: float) -> bool:
+        """Hand over a letter; true if it goes to the front, so that what was announced is void."""
+        bulk = is_bulk(letter.message)
+        in_front = not (self._urgent or (bulk and self._bulk))
+        if in_front:
+            self._account(now)
+        queue = self._bulk if bulk else self._urgent
+        queue.append((letter, float(nbytes(letter.message))))
+        return in_front
+
+    def take(self, now: float) -> Letter:
+        """The letter in front has fully left."""
+        self._since = now
+        self.generation += 1
+        letter, _ = (self._urgent or self._bulk).popleft()
+        return letter
+
+    def set_bandwidth(self, bytes_per_second: float, now: float) -> None:
+        self._account(now)
+        self.bytes_per_second = bytes_per_second
+
+    def clear(self, now: float) -> None:
+        self._urgent.clear()
+        self._bulk.clear()
+        self._since = now
+        self.generation += 1
+
+    def done_at(self) -> float | None:
+        """When the letter in front will have left, if nothing changes."""
+        queue = self._urgent or self._bulk
+        if not queue:
+            return None
+        return self._since + queue[0][1] / self.bytes_per_second
+
+    def _account(self, now: float) -> None:
+        """Book what has moved so far; what was announced is void."""
+        queue = self._urgent or self._bulk
+        if queue:
+            letter, left = queue[0]
+            moved = (now - self._since) * self.bytes_per_second
+            queue[0] = (letter, max(0.0, left - moved))
+        self._since = now
+        self.generation += 1

@@ -1,0 +1,39 @@
+"""One line of a trace: at a time, a node was told an event and answered with effects.
+
+Times are seconds since the run began, virtual or real. Tensors are never in a trace; payloads are
+named by their ids. `plain` gives the form on disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import fedoptima.core.catalogue  # noqa: F401  (makes every core class known by name)
+from fedoptima.core.effects import Effect
+from fedoptima.core.events import Event
+from fedoptima.core.plain import freeze, thaw
+from fedoptima.core.types import NodeId
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    at: float
+    node: NodeId
+    event: Event
+    effects: Sequence[Effect]
+
+    def to_line(self) -> str:
+        effects = [freeze(effect) for effect in self.effects]
+        return _encode([self.at, self.node, freeze(self.event), *effects])
+
+    @staticmethod
+    def from_line(line: str) -> Record:
+        at, node, event, *effects = json.loads(line)
+        return Record(
+            at, node, cast(Event, thaw(event)), [cast(Effect, thaw(effect)) for effect in effects]
+        )

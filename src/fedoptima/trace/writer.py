@@ -1,0 +1,120 @@
+"""Writes a trace as gzipped lines: first a header (a JSON object), then one record a line.
+
+The file is a chain of gzip members. A member is closed at every `mark`, so after a kill the file
+can be cut back to the last mark and written on; readers see one stream.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedoptima.trace.record import Record
+
+SCHEMA = 1
+_COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point to go on from."""
+
+    nbytes: int
+    records: int
+
+
+class Digest:
+    """A fingerprint of all records so far: equal for two runs in which the same things happened."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.records = 0
+
+    def add(self, line: str) -> None:
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+        self.records += 1
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class TraceWriter:
+    """With ``path=None`` nothing is written and only the digest is kept."""
+
+    def __init__(self, path: Path | None, header: Mapping[str, object]) -> None:
+        self.digest = Digest()
+        self._file = path.open("wb") if path else None
+        self._open_member()
+        if self._member:
+            self._member.write(json.dumps({"schema": SCHEMA, **header}) + "\n")
+
+    @classmethod
+    def resume(cls, path: Path, mark: Mark) -> tuple[TraceWriter, list[Record]]:
+        """Go on after ``mark``; also returns what the trace holds up to there."""
+        with path.open("r+b") as file:
+            file.truncate(mark.nbytes)
+        writer = cls.__new__(cls)
+        writer.digest = Digest()
+        records = []
+        for line in read_lines(path):
+            writer.digest.add(line)
+            records.append(Record.from_line(line))
+        writer._file = path.open("ab")
+        writer._open_member()
+        return writer, records
+
+    def write(self, record: Record) -> None:
+        line = record.to_line()
+        self.digest.add(line)
+        if self._member:
+            self._member.write(line)
+            self._member.write("\n")
+
+    def mark(self) -> Mark:
+        """Everything written so far is on disk and readable when this returns."""
+        self._close_member()
+        size = 0
+        if self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            size = self._file.tell()
+        self._open_member()
+        return Mark(size, self.digest.records)
+
+    def close(self) -> None:
+        self._close_member()
+        if self._file:
+            self._file.close()
+
+    def _open_member(self) -> None:
+        self._member: io.TextIOWrapper | None = None
+        if self._file:
+            # mtime=0: the same run gives the same bytes.
+            member = gzip.GzipFile(
+                fileobj=self._file, mode="wb", compresslevel=_COMPRESSION, mtime=0
+            )
+            self._member = io.TextIOWrapper(member, encoding="utf-8", write_through=False)
+
+    def _close_member(self) -> None:
+        if self._member:
+            self._member.close()
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The records' lines, without the header. A trace cut off by a kill ends where it was cut."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        try:
+            next(file, None)
+            for line in file:
+                if not line.endswith("\n"):
+                    return
+                yield line[:-1]
+        except (EOFError, gzip.BadGzipFile):
+            return

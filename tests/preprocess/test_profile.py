@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.models.mobilenet import InvertedResidual
+from fedoptima.models.transformer import transformer6
+from fedoptima.models.vgg5 import vgg5
+from fedoptima.preprocess.cuts import cuttable
+from fedoptima.preprocess.profile import BlockProfile, Profile, profile, profile_module
+
+from .networks import every_network
+
+NETWORKS = every_network()
+
+
+@pytest.fixture(scope="module")
+def vgg5_profile() -> Profile:
+    example = torch.rand(2, 3, 32, 32)
+    return profile(cuttable(vgg5(), example), example)
+
+
+def test_vgg5_needs_the_known_number_of_multiply_adds(vgg5_profile: Profile) -> None:
+    forward = [block.forward_flops for block in vgg5_profile.blocks]
+    multiply_adds = [9 * 3 * 32 * 1024, 9 * 32 * 64 * 256, 9 * 64 * 64 * 64, 4096 * 128, 1280]
+    assert forward == [2 * number for number in multiply_adds]
+    assert sum(forward) / 2 == pytest.approx(8.49e6, rel=1e-3)
+
+
+def test_backward_costs_twice_forward_but_data_need_no_gradient(vgg5_profile: Profile) -> None:
+    ratios = [block.backward_flops / block.forward_flops for block in vgg5_profile.blocks]
+    assert ratios == [1, 2, 2, 2, 2]
+
+
+def test_vgg5_sends_the_known_number_of_bytes(vgg5_profile: Profile) -> None:
+    megabytes = [block.output_bytes * 100 / 2**20 for block in vgg5_profile.blocks]
+    assert megabytes[:3] == pytest.approx([3.125, 1.5625, 1.5625])
+
+
+def test_parameter_bytes_count_the_buffers_too(vgg5_profile: Profile) -> None:
+    first = vgg5_profile.blocks[0]
+    assert first.parameters == 960
+    # two float32 statistics of 32 channels and an int64 counter
+    assert first.parameter_bytes == 960 * 4 + 2 * 32 * 4 + 8
+    assert sum(block.parameters for block in vgg5_profile.blocks) == 582_346
+
+
+def test_costs_are_per_sample(vgg5_profile: Profile) -> None:
+    example = torch.rand(5, 3, 32, 32)
+    assert profile(cuttable(vgg5(), example), example) == vgg5_profile
+
+
+def test_a_depthwise_convolution_costs_twice_as_much_backward_as_forward() -> None:
+    block = InvertedResidual(8, 8, expanded=64, kernel=5, squeeze=True, hardswish=True)
+    cost = profile_module(block, torch.rand(2, 8, 6, 6))
+    assert cost.backward_flops == 2 * cost.forward_flops
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_convolution_without_groups_is_counted_as_torch_counts_it(transposed: bool) -> None:
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    layer = kind(3, 7, 3, stride=2)
+    images = torch.rand(2, 3, 9, 9, requires_grad=True)
+    output = layer(images)
+    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+        output.sum().backward()
+    assert profile_module(layer, images).backward_flops * 2 == counter.get_total_flops()
+
+
+def test_a_transformer_sends_its_mask_and_counts_its_attention() -> None:
+    example = torch.randint(0, 20, (3, 8))
+    first = profile(
+        cuttable(transformer6(vocabulary=20, length=8, classes=2), example), example
+    ).blocks[0]
+    assert first.output_bytes == 8 * 100 * 4 + 8
+    projections = 8 * (100 * 300 + 3 * 100 * 100)
+    attention = 2 * 8 * 8 * 100
+    assert first.forward_flops == 2 * (projections + attention)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_profiling_leaves_the_model_as_it_was(name: str) -> None:
+    model, example = deepcopy(NETWORKS[name])
+    model.train()
+    model(example).sum().backward()
+    next(model.children()).eval()
+    state = deepcopy(model.state_dict())
+    gradients = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+    modes = [m.training for m in model.modules()]
+    data, generator = example.clone(), torch.get_rng_state()
+    with torch.no_grad():
+        profile(cuttable(model, example), example)
+    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+    for key, parameter in model.named_parameters():
+        assert (parameter.grad is None) == (key not in gradients)
+        assert parameter.grad is None or torch.equal(parameter.grad, gradients[key])
+    assert [m.training for m in model.modules()] == modes
+    assert torch.equal(example, data)
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_a_block_without_weights_costs_nothing() -> None:
+    cost = profile_module(nn.Flatten(), torch.rand(2, 3, 4))
+    assert cost == BlockProfile("auxiliary", 0.0, 0.0, 48, 48, 0, 0)
+
+
+@pytest.mark.parametrize("example", [torch.rand(0, 3), torch.tensor(1.0), "text"])
+def test_profiling_without_a_sample_is_refused(example: object) -> None:
+    with pytest.raises(ConfigError, match="at least one sample"):
+        profile_module(nn.Flatten(), example)
