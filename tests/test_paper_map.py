@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "fedoptima"
 PAPER_MAP = ROOT / "docs" / "paper-map.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
 REFERENCE = re.compile(r"`([\w/.-]+\.(?:py|toml))(?::([\w.]+))?`")
@@ -87,7 +88,9 @@ def places(pattern: str) -> set[int]:
     return numbers
 
 
-@pytest.mark.parametrize("document", [PAPER_MAP, *DECISIONS], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "document", [PAPER_MAP, ARCHITECTURE, *DECISIONS], ids=lambda path: path.stem
+)
 def test_everything_a_document_names_exists(document: Path) -> None:
     found = references(document.read_text(encoding="utf-8"))
     assert found, "names no code at all"

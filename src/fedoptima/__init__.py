@@ -1,3 +1,21 @@
 """Train one neural network across uneven devices and a server, with neither side waiting."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedoptima.api import Result, load_recipe, resume, simulate
+
+__all__ = ["Result", "__version__", "load_recipe", "resume", "simulate"]
+
+
+def __getattr__(name: str) -> object:
+    """`import fedoptima` is quick: torch is loaded when something is first used."""
+    if name in __all__:
+        from fedoptima import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'fedoptima' has no attribute {name!r}")

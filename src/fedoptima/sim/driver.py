@@ -134,7 +134,7 @@ class Simulation:
         self.events = 0
         self.outcome: Halt | None = None
         self._churn = churn
-        self._timer_number = 0
+        self.timer_number = 0
         self._engines = engines
         self._server_engine = server_engine
         self._costs = costs
@@ -225,9 +225,9 @@ class Simulation:
                 metrics = self._server_engine.evaluate()
                 self.kernel.at(self.now, EvaluationDue(index, metrics))
             case SetTimer(key, at):
-                self._timer_number += 1
-                self.server.timers[key] = self._timer_number
-                self.kernel.at(max(at, self.now), TimerDue(key, self._timer_number))
+                self.timer_number += 1
+                self.server.timers[key] = self.timer_number
+                self.kernel.at(max(at, self.now), TimerDue(key, self.timer_number))
             case Halt() if node == SERVER:
                 self.outcome = effect
             case Halt() | Note():

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torch import Tensor
+
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -60,9 +62,9 @@ class DryServerEngine:
         match job:
             case PlanRun(devices):
                 speeds = [DeviceSpeed(d.flops_per_second, d.bytes_per_second) for d in devices]
-                self.plan = self._task.plan(speeds)
-                self._sizes = Sizes(self.plan)
-                return Outcome(Payload(result, self.sizes.model), text=self.plan.to_json())
+                plan = self._task.plan(speeds)
+                self._adopt(plan)
+                return Outcome(Payload(result, self.sizes.model), text=plan.to_json())
             case Merge():
                 return Outcome(Payload(result, self.sizes.model))
             case ServerStep(origin=origin, part=part, parts=parts):
@@ -74,6 +76,17 @@ class DryServerEngine:
     def evaluate(self) -> Metrics:
         return ()
 
+    def save(self) -> tuple[dict[str, object], dict[str, Tensor]]:
+        return {"plan": self.plan.to_json() if self.plan else ""}, {}
+
+    def restore(self, state: Mapping[str, object], tensors: dict[str, Tensor]) -> None:
+        if state["plan"]:
+            self._adopt(Plan.from_json(str(state["plan"])))
+
+    def _adopt(self, plan: Plan) -> None:
+        self.plan = plan
+        self._sizes = Sizes(plan)
+
 
 class DryDeviceEngine:
     def __init__(self, server: DryServerEngine, batch: int) -> None:
@@ -81,6 +94,12 @@ class DryDeviceEngine:
         self._batch = batch
 
     def reset(self) -> None:
+        pass
+
+    def save(self) -> tuple[dict[str, object], dict[str, Tensor]]:
+        return {}, {}
+
+    def restore(self, state: Mapping[str, object], tensors: dict[str, Tensor]) -> None:
         pass
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:

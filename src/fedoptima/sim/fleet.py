@@ -56,7 +56,10 @@ def build_fleet(config: FleetConfig, seed: int) -> Fleet:
                 raise ConfigError(f"fleet.devices: two nodes are called {name!r}; rename a group")
             devices[name] = spec
     return Fleet(
-        NodeSpec(described.server.gflops * _GFLOPS, {**described.server.seconds}),
+        NodeSpec(
+            described.server.gflops * _GFLOPS,
+            {str(job): time for job, time in described.server.seconds.items()},
+        ),
         devices,
         tuple(_changes(described, devices)),
         _churn(described, seed),
@@ -81,7 +84,7 @@ def _with_preset(config: FleetConfig) -> FleetConfig:
 def _members(group: DeviceGroup) -> list[tuple[NodeId, NodeSpec]]:
     spec = NodeSpec(
         group.gflops * _GFLOPS,
-        {**group.seconds},
+        {str(job): time for job, time in group.seconds.items()},
         (group.up_mbps or group.mbps) * _MBPS,
         (group.down_mbps or group.mbps) * _MBPS,
         group.latency_ms / 1000,

@@ -1,0 +1,257 @@
+"""From a recipe to everything a run needs: data, model, method, fleet, engines, cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ConfigDict, ValidationError, validate_call
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedoptima.config.schema import Recipe
+from fedoptima.core.device import DeviceCore
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.method import Method
+from fedoptima.core.seeding import derive
+from fedoptima.core.server import ServerCore, ServerSettings
+from fedoptima.core.stopping import StopRule
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.data.dataset import Dataset, Split
+from fedoptima.data.loader import Loader
+from fedoptima.data.partition import by_file, dirichlet, iid
+from fedoptima.data.registry import load_dataset
+from fedoptima.data.validation import hold_out
+from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.server import ServerEngine
+from fedoptima.engine.settings import OptimizerSettings, Schedule
+from fedoptima.engine.task import Loss, Task
+from fedoptima.methods.registry import find_method, method_options
+from fedoptima.models.registry import build_model
+from fedoptima.preprocess.plan import Plan, PlanSettings
+from fedoptima.preprocess.split import DeviceSpeed
+from fedoptima.sim.costs import FlopCosts
+from fedoptima.sim.driver import SimDevice, Simulation
+from fedoptima.sim.dry import DryDeviceEngine, DryServerEngine
+from fedoptima.sim.fleet import Fleet, build_fleet
+from fedoptima.sim.network import Link
+from fedoptima.trace.record import Record
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was handed over as Python objects instead of being named in the recipe."""
+
+    model: nn.Module | None = None
+    dataset: Dataset | None = None
+    loss: Loss | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All parts of a run, not yet in motion."""
+
+    recipe: Recipe
+    task: Task
+    method: Method
+    fleet: Fleet
+    shares: Mapping[NodeId, NDArray[np.int64]]  # the rows of the training data each device holds
+
+    @property
+    def batches(self) -> dict[NodeId, int]:
+        """Samples in each device's batch: all it has, if that is less than a batch."""
+        size = self.recipe.training.batch_size
+        return {device: min(size, len(rows)) for device, rows in self.shares.items()}
+
+    def plan(self) -> Plan:
+        """The plan for all devices of the fleet."""
+        return self.task.plan(
+            [DeviceSpeed(spec.flops_per_second, spec.up) for spec in self.fleet.devices.values()]
+        )
+
+
+def prepare(
+    recipe: Recipe, given: Given | None = None, progress: Progress = lambda *_: None
+) -> Experiment:
+    given = given or Given()
+    compute = _compute_device(recipe.device)
+    fleet = build_fleet(recipe.fleet, recipe.seed)
+    method = build_method(recipe, len(fleet.devices))
+    dataset = given.dataset or load_dataset(
+        recipe.data.name, directory=recipe.data.directory, progress=progress, **recipe.data.options
+    )
+    dataset, validation = _validation(dataset, recipe)
+    shares = _partition(dataset, recipe, fleet)
+    model = given.model or _build_model(recipe, dataset)
+    dataset = dataset.to(compute)
+    task = Task(
+        model=model,
+        dataset=dataset,
+        validation=validation.to(compute),
+        planning=PlanSettings(
+            training=method.training,
+            batch_size=recipe.training.batch_size,
+            classes=dataset.classes,
+            seed=recipe.seed,
+            auxiliary=method.auxiliary,
+            split=recipe.split.at,
+            objective=recipe.split.objective,
+        ),
+        device_optimizer=OptimizerSettings(**recipe.training.device.model_dump()),
+        server_optimizer=OptimizerSettings(**recipe.training.server.model_dump()),
+        schedule=Schedule(**recipe.training.schedule.model_dump()),
+        compute=compute,
+        loss=given.loss or cross_entropy,
+        evaluation_batch=recipe.training.evaluation_batch,
+    )
+    return Experiment(recipe, task, method, fleet, shares)
+
+
+def build_method(recipe: Recipe, devices: int) -> Method:
+    """The method with its options checked against what it takes."""
+    name, options = recipe.method.name, recipe.method.options
+    build = find_method(name)
+    known = method_options(name)
+    for option in options:
+        if option not in known:
+            raise ConfigError(
+                f"method.{option}: {name} has no such option; it has {', '.join(known) or 'none'}"
+            )
+    try:
+        method: Method = validate_call(config=ConfigDict(strict=True))(build)(devices, **options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"method.{key} = {first['input']!r}: {first['msg'].lower()}") from error
+    return method
+
+
+def _compute_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device = {name!r}: use 'cpu', 'cuda' or 'cuda:1'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device = {name!r}: torch sees no GPU here; use device = 'cpu'")
+    return device
+
+
+def _validation(dataset: Dataset, recipe: Recipe) -> tuple[Dataset, Split]:
+    share = recipe.data.validation
+    if share == "test":
+        return dataset, dataset.test
+    return hold_out(dataset, share, recipe.seed)
+
+
+def _partition(dataset: Dataset, recipe: Recipe, fleet: Fleet) -> dict[NodeId, NDArray[np.int64]]:
+    config = recipe.data.partition
+    names = list(fleet.devices)
+    seed = derive(recipe.seed, "partition")
+    if config.kind == "file" and config.file is not None:
+        parts = by_file(config.file, devices=names, samples=len(dataset.train))
+    elif config.kind == "iid":
+        parts = iid(len(dataset.train), len(names), seed=seed)
+    else:
+        labels = dataset.train.labels.numpy()
+        parts = dirichlet(labels, len(names), alpha=config.alpha, seed=seed)
+    return dict(zip(names, parts, strict=True))
+
+
+def _build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(recipe.seed, "model"))
+        return build_model(recipe.model.name, dataset.facts, recipe.model.options)
+
+
+# ---- in motion -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A simulation with its engines, the server's under its own name."""
+
+    simulation: Simulation
+    server_engine: ServerEngine | DryServerEngine
+    device_engines: Mapping[NodeId, DeviceEngine | DryDeviceEngine]
+
+    @property
+    def engines(
+        self,
+    ) -> dict[NodeId, ServerEngine | DryServerEngine | DeviceEngine | DryDeviceEngine]:
+        return {SERVER: self.server_engine, **self.device_engines}
+
+
+def assemble(
+    experiment: Experiment, observers: list[Callable[[Record], None]], *, dry: bool = False
+) -> Assembly:
+    recipe, task, fleet = experiment.recipe, experiment.task, experiment.fleet
+    batches = experiment.batches
+    server_engine: ServerEngine | DryServerEngine
+    engines: dict[NodeId, DeviceEngine | DryDeviceEngine] = {}
+    if dry:
+        dry_server = server_engine = DryServerEngine(task, batches)
+        engines.update({d: DryDeviceEngine(dry_server, batches[d]) for d in fleet.devices})
+    else:
+        server_engine = ServerEngine(task)
+        for device, rows in experiment.shares.items():
+            loader = Loader(
+                task.dataset,
+                rows,
+                batch_size=recipe.training.batch_size,
+                seed=recipe.seed,
+                node=device,
+                augment=recipe.data.augment,
+            )
+            engines[device] = DeviceEngine(task, device, loader)
+
+    def plan() -> Plan:
+        assert server_engine.plan is not None
+        return server_engine.plan
+
+    devices = {
+        device: SimDevice(
+            DeviceCore(
+                samples=len(experiment.shares[device]),
+                flops_per_second=spec.flops_per_second,
+                bytes_per_second=spec.up,
+            ),
+            up=Link(spec.up, spec.latency),
+            down=Link(spec.down, spec.latency),
+        )
+        for device, spec in fleet.devices.items()
+    }
+    simulation = Simulation(
+        ServerCore(experiment.method, server_settings(experiment)),
+        devices,
+        engines=engines,
+        server_engine=server_engine,
+        costs=FlopCosts(plan, fleet.server, fleet.devices, batches),
+        changes=fleet.changes,
+        churn=fleet.churn,
+        late={device: spec.joins_at for device, spec in fleet.devices.items()},
+        observers=observers,
+    )
+    return Assembly(simulation, server_engine, engines)
+
+
+def server_settings(experiment: Experiment) -> ServerSettings:
+    recipe, fleet = experiment.recipe, experiment.fleet
+    stop = recipe.stop
+    return ServerSettings(
+        stop=StopRule(
+            rounds=stop.rounds,
+            epochs=stop.epochs,
+            seconds=None if stop.hours is None else stop.hours * 3600,
+            target_accuracy=stop.target_accuracy,
+            patience=stop.patience,
+        ),
+        devices=max(1, fleet.present_at_start),
+        batch_size=recipe.training.batch_size,
+        iterations=recipe.training.iterations,
+        evaluate_every=recipe.training.evaluate_every,
+    )
