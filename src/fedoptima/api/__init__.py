@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from torch import nn
@@ -10,9 +10,9 @@ from torch import nn
 from fedoptima.api.build import Experiment, Given, Progress, prepare
 from fedoptima.api.directory import RunDirectory
 from fedoptima.api.result import Result
-from fedoptima.api.run import Observer, run_experiment
+from fedoptima.api.run import Interrupted, Observer, run_experiment
 from fedoptima.config.load import load_recipe, validate
-from fedoptima.config.schema import Recipe
+from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
@@ -20,7 +20,16 @@ from fedoptima.engine.task import Loss
 
 Options = Mapping[str, object]
 
-__all__ = ["Experiment", "Recipe", "Result", "load_recipe", "prepare", "resume", "simulate"]
+__all__ = [
+    "Experiment",
+    "Interrupted",
+    "Recipe",
+    "Result",
+    "load_recipe",
+    "prepare",
+    "resume",
+    "simulate",
+]
 
 
 def simulate(
@@ -44,6 +53,7 @@ def simulate(
     checkpoint_every: float = 60.0,
     observer: Observer | None = None,
     progress: Progress = lambda *_: None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Train on a virtual clock and return the trained model, its curve and every node's idle time.
 
@@ -52,7 +62,8 @@ def simulate(
     ``method="fl"``) or a mapping (``training={"batch_size": 50}``). ``model`` may be any
     ``nn.Module``; ``train`` and ``test`` may be ``(inputs, labels)`` or a map-style dataset.
 
-    With ``out`` the run leaves a folder there and can be resumed after a kill.
+    With ``out`` the run leaves a folder there and can be resumed after a kill. ``interrupted`` is
+    asked between events; when it says yes, the run saves a checkpoint and raises `Interrupted`.
     """
     given = Given(
         model=model if isinstance(model, nn.Module) else None,
@@ -75,13 +86,19 @@ def simulate(
     )
     experiment = prepare(resolved, given, progress)
     directory = RunDirectory.create(Path(out), resolved, dry=dry) if out is not None else None
-    return run_experiment(
-        experiment,
-        directory=directory,
-        dry=dry,
-        checkpoint_every=checkpoint_every,
-        observer=observer,
-    )
+    try:
+        return run_experiment(
+            experiment,
+            directory=directory,
+            dry=dry,
+            checkpoint_every=checkpoint_every,
+            observer=observer,
+            interrupted=interrupted,
+        )
+    except ConfigError:  # found at the start: nothing was trained, and `out` must serve again
+        if directory is not None:
+            directory.discard()
+        raise
 
 
 def resume(
@@ -94,6 +111,7 @@ def resume(
     checkpoint_every: float = 60.0,
     observer: Observer | None = None,
     progress: Progress = lambda *_: None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Go on with a run that was killed; it ends as if it had not been.
 
@@ -102,7 +120,7 @@ def resume(
     run, recipe, dry = RunDirectory.open(Path(directory))
     if run.summary.exists():
         raise ConfigError(f"{run.path}: this run is over; its result is in {run.summary}")
-    given = Given(model, _given_data(train, test, None), loss)
+    given = Given(model, _given_data(train, test, recipe.data.options), loss)
     if recipe.model.name == "custom" and model is None:
         raise ConfigError(f"{run.path}: this run's model was given in Python; give it again")
     if recipe.data.name == "custom" and given.dataset is None:
@@ -114,6 +132,7 @@ def resume(
         resume=True,
         checkpoint_every=checkpoint_every,
         observer=observer,
+        interrupted=interrupted,
     )
 
 
@@ -126,7 +145,17 @@ def _given_data(train: object, test: object, data: object) -> Dataset | None:
         return None
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError("give either data='name' or train=..., not both")
-    return as_dataset(train, test)
+    options = dict(data or {})
+    classes = options.pop("classes", None)
+    unknown = [key for key in options if key not in DataConfig.model_fields]
+    if unknown:
+        raise ConfigError(
+            f"data.{unknown[0]}: data given in Python has no such option; it has classes, "
+            + ", ".join(field for field in DataConfig.model_fields if field != "name")
+        )
+    if classes is not None and (not isinstance(classes, int) or classes < 1):
+        raise ConfigError(f"data.classes = {classes!r}: must be a whole number of at least 1")
+    return as_dataset(train, test, classes=classes)
 
 
 def _data_table(dataset: Dataset | None, data: object) -> Options | None:

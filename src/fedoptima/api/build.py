@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
 import torch
@@ -119,15 +120,25 @@ def build_method(recipe: Recipe, devices: int) -> Method:
     known = method_options(name)
     for option in options:
         if option not in known:
+            near = get_close_matches(option, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
             raise ConfigError(
-                f"method.{option}: {name} has no such option; it has {', '.join(known) or 'none'}"
+                f"method.{option}: {name} has no such option; {hint}"
+                f"it has {', '.join(known) or 'none'}"
             )
     try:
         method: Method = validate_call(config=ConfigDict(strict=True))(build)(devices, **options)
+        for policy in (method.flow, method.aggregation):
+            policy()  # they check their settings: let them do it before a run is set up
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"method.{key} = {first['input']!r}: {first['msg'].lower()}") from error
+    except ConfigError as error:
+        if str(error).startswith("method."):
+            raise
+        given = ", ".join(f"method.{option} = {value!r}" for option, value in options.items())
+        raise ConfigError(f"{given}: {error}") from error
     return method
 
 
@@ -135,9 +146,12 @@ def _compute_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"device = {name!r}: use 'cpu', 'cuda' or 'cuda:1'") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device = {name!r}: torch sees no GPU here; use device = 'cpu'")
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device = {name!r}: use 'cpu', 'cuda' or 'cuda:1'")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count() or "no"
+        raise ConfigError(f"device = {name!r}: torch sees {seen} GPU here; use device = 'cpu'")
     return device
 
 

@@ -68,6 +68,13 @@ class RunDirectory:
             raise ConfigError(f"{run.config}: damaged ({error}); start the run anew") from error
         return run, validate(Recipe, recipe, str(run.config)), dry
 
+    def discard(self) -> None:
+        """Take back what a run that could not begin has left; anything else stays."""
+        self.config.unlink(missing_ok=True)
+        self.trace.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def write_result(self, result: Result) -> None:
         with self.metrics.open("w", newline="") as file:
             writer = csv.DictWriter(file, [field.name for field in fields(Point)])
@@ -75,7 +82,10 @@ class RunDirectory:
             writer.writerows(asdict(point) for point in result.curve)
         if result.weights:
             save_tensors(self.model, dict(result.weights))
-        self.summary.write_text(result.to_json())
+        # Last, and whole or not at all: a run with a summary is over.
+        temporary = self.summary.with_suffix(".tmp")
+        temporary.write_text(result.to_json())
+        temporary.rename(self.summary)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from fedoptima.api.build import Experiment, assemble
 from fedoptima.api.directory import RunDirectory, run_header
 from fedoptima.api.result import Result
-from fedoptima.core.errors import ConfigError, TrainingDiverged
+from fedoptima.core.errors import ConfigError, FedOptimaError, TrainingDiverged
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.report.curve import CourseAccount
@@ -34,7 +35,11 @@ class Watch:
     usage: UsageAccount
 
 
-Observer = Callable[[Watch], None]  # called now and then, at least after every evaluation
+Observer = Callable[[Watch], None]  # called about ten times a second, and once at the end
+
+
+class Interrupted(FedOptimaError):
+    """The user ended the run before its time. With a directory it can be gone on with."""
 
 
 def run_experiment(
@@ -45,8 +50,13 @@ def run_experiment(
     resume: bool = False,
     checkpoint_every: float = 60.0,
     observer: Observer | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """``checkpoint_every``: seconds on the wall; only with a directory."""
+    """``checkpoint_every``: seconds on the wall; only with a directory.
+
+    ``interrupted`` is asked between events, where the state is whole: once it says yes, a last
+    checkpoint is saved and `Interrupted` is raised.
+    """
     rule = experiment.recipe.stop
     if dry and rule.rounds is None and rule.epochs is None and rule.hours is None:
         raise ConfigError(
@@ -54,7 +64,8 @@ def run_experiment(
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"
         )
     with deterministic():
-        return _Run(experiment, directory, dry).run(resume, checkpoint_every, observer)
+        run = _Run(experiment, directory, dry)
+        return run.run(resume, checkpoint_every, observer, interrupted)
 
 
 class _Run:
@@ -67,7 +78,13 @@ class _Run:
         self._assembly = assemble(experiment, [self._record], dry=dry)
         self._watch = Watch(self._assembly.simulation, self._course, self._usage)
 
-    def run(self, resume: bool, checkpoint_every: float, observer: Observer | None) -> Result:
+    def run(
+        self,
+        resume: bool,
+        checkpoint_every: float,
+        observer: Observer | None,
+        interrupted: Callable[[], bool],
+    ) -> Result:
         simulation = self._assembly.simulation
         checkpoint = self._newest() if resume else None
         if checkpoint is not None:
@@ -79,12 +96,17 @@ class _Run:
         clock = _Clock(checkpoint_every if self._directory else None)
         try:
             while simulation.outcome is None:
-                simulation.run(pause=clock.due)
-                if clock.checkpoint_due and simulation.outcome is None:
+                simulation.run(pause=lambda: interrupted() or clock.due())
+                stop = simulation.outcome is None and interrupted()
+                if stop or (clock.checkpoint_due and simulation.outcome is None):
                     self._save_checkpoint()
                     clock.saved()
                 if observer is not None:
                     observer(self._watch)
+                if stop:
+                    raise Interrupted(f"stopped at {simulation.now:.1f} s of the run")
+        except TrainingDiverged as error:  # found by an evaluation, which is nobody's job
+            raise TrainingDiverged(self._explain(str(error))) from error
         finally:
             self._trace.close()  # also when the run fails: the trace says what led to it
         if simulation.outcome.failed:
@@ -116,7 +138,13 @@ class _Run:
             self._assembly.engines,
             self._experiment.task.compute,
         )
-        self._trace, records = TraceWriter.resume(self._directory.trace, mark)
+        trace = self._directory.trace
+        try:
+            self._trace, records = TraceWriter.resume(trace, mark)
+        except OSError as error:
+            raise ConfigError(
+                f"{trace}: cannot be read ({error.strerror}); start the run anew"
+            ) from error
         for record in records:
             self._course.observe(record)
             self._usage.observe(record)
@@ -163,21 +191,18 @@ class _Run:
 
 
 class _Clock:
-    """Says when to look up from the simulation; asks the wall's clock only now and then."""
+    """Says when to look up from the simulation."""
 
-    _EVENTS = 64  # between two looks at the clock
     _GLANCE = 0.1  # seconds between two calls of the observer
 
     def __init__(self, checkpoint_every: float | None) -> None:
         self._every = checkpoint_every
         self._last_checkpoint = self._last_glance = time.monotonic()
-        self._events = 0
         self.checkpoint_due = False
 
     def due(self) -> bool:
-        self._events += 1
-        if self._events % self._EVENTS:
-            return False
+        # The clock is read after every event: that costs little beside a dry event, and one event
+        # of a large model may take seconds.
         now = time.monotonic()
         if self._every is not None and now - self._last_checkpoint >= self._every:
             self.checkpoint_due = True
@@ -198,5 +223,5 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

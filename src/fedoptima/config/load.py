@@ -34,17 +34,17 @@ def read_toml(path: Path) -> Table:
         raise ConfigError(f"{path}: no such file{_nearby(path)}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder; name a .toml file in it") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # its grammar, or bytes that are no UTF-8
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
 def _nearby(path: Path) -> str:
     folder = path.parent if path.parent.is_dir() else Path("recipes")
-    names = [other.name for other in sorted(folder.glob("*.toml"))]
-    near = get_close_matches(path.name, names, n=1, cutoff=0.5)
+    names = [other.stem for other in sorted(folder.glob("*.toml"))]
+    near = get_close_matches(path.stem, names, n=1, cutoff=0.5)
     if near:
-        return f"; did you mean {folder / near[0]}?"
-    return f"; {folder} has {', '.join(names)}" if names else ""
+        return f"; did you mean {folder / near[0]}.toml?"
+    return f"; {folder} has {', '.join(f'{name}.toml' for name in names)}" if names else ""
 
 
 def apply_override(table: Table, override: str) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fedoptima.config.fleet import FleetConfig, Positive, Strict
 
-Share = Annotated[float, Field(gt=0, lt=1)]
+
+def _test_or_share(value: object) -> object:
+    if value == "test" or (isinstance(value, int | float) and 0 < value < 1):
+        return value
+    raise ValueError(
+        f"{value!r} is neither 'test' nor a share of the training data above 0 and below 1"
+    )
 
 
 class Named(BaseModel):
@@ -20,6 +26,10 @@ class Named(BaseModel):
     @property
     def options(self) -> dict[str, object]:
         return dict(self.model_extra or {})
+
+
+class MethodConfig(Named):
+    name: str = "fedoptima"
 
 
 class PartitionConfig(Strict):
@@ -38,7 +48,7 @@ class DataConfig(Named):
     directory: str | None = None
     partition: PartitionConfig = PartitionConfig()
     # The paper describes no validation set, so the default is its practice: the test set.
-    validation: Literal["test"] | Share = "test"
+    validation: Annotated[Literal["test"] | float, BeforeValidator(_test_or_share)] = "test"
     augment: bool = True
 
 
@@ -47,9 +57,17 @@ class OptimizerConfig(Strict):
     learning_rate: Positive = 0.01
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     clip_norm: Positive | None = None
     reset_on_load: bool = False
+
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> OptimizerConfig:
+        if self.nesterov and self.name == "sgd" and not self.momentum:
+            raise ValueError(
+                "nesterov = true needs momentum above 0; set momentum = 0.9, or nesterov = false"
+            )
+        return self
 
 
 class ScheduleConfig(Strict):
@@ -96,7 +114,7 @@ class Recipe(Strict):
     model: Named
     data: DataConfig
     fleet: FleetConfig
-    method: Named = Named(name="fedoptima")
+    method: MethodConfig = MethodConfig()
     training: TrainingConfig = TrainingConfig()
     split: SplitConfig = SplitConfig()
     stop: StopConfig

@@ -13,7 +13,7 @@ from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.staleness import StalenessRule
-from fedoptima.core.types import NodeId, PayloadId
+from fedoptima.core.types import NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Fleet:
 class Decision:
     merge: Merge | None = None
     refresh: tuple[NodeId, ...] = ()  # devices that next receive the global model
-    settled: tuple[tuple[NodeId, PayloadId], ...] = ()  # updates that need not be handed in again
+    settled: tuple[tuple[NodeId, ModelUpdate], ...] = ()  # they need not be handed in again
     refused: bool = False
 
 
@@ -56,7 +56,7 @@ class AggregationPolicy(Protocol):
 
 
 def _refuse(device: NodeId, update: ModelUpdate) -> Decision:
-    return Decision(refresh=(device,), settled=((device, update.data.id),), refused=True)
+    return Decision(refresh=(device,), settled=((device, update),), refused=True)
 
 
 def _is_stale(update: ModelUpdate, version: int, max_delay: int) -> bool:
@@ -91,7 +91,7 @@ class AsyncStaleness:
             return _refuse(device, update)
         weight = self.rule.weight(version - update.version)
         merge = Merge(1 - weight, (Part(device, weight, update.data),), refresh=(device,))
-        return Decision(merge, (device,), ((device, update.data.id),))
+        return Decision(merge, (device,), ((device, update),))
 
     def left(self, device: NodeId) -> None:
         pass
@@ -142,6 +142,8 @@ class Barrier:
 
     def left(self, device: NodeId) -> None:
         self._pool.pop(device, None)
+        if not self._pool:
+            self.deadline = None  # nobody waits: the time runs from the next first arrival
 
     def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
         needed = fleet.members if self.on_leave == "drop" else fleet.known
@@ -152,15 +154,14 @@ class Barrier:
         devices = tuple(sorted(self._pool))
         total = sum(self._pool[d][1] for d in devices)
         parts = tuple(Part(d, self._pool[d][1] / total, self._pool[d][0].data) for d in devices)
+        settled = tuple((d, self._pool[d][0]) for d in devices)
         self._pool.clear()
         self.deadline = None
-        return Decision(
-            Merge(0.0, parts, refresh=devices), devices, tuple((p.device, p.data.id) for p in parts)
-        )
+        return Decision(Merge(0.0, parts, refresh=devices), devices, settled)
 
     def check(self) -> None:
-        if self.timeout is None and self.deadline is not None:
-            raise InvariantBroken("a barrier without a timeout has a deadline")
+        if (self.deadline is not None) != (self.timeout is not None and bool(self._pool)):
+            raise InvariantBroken(f"{len(self._pool)} updates wait until {self.deadline}")
 
 
 class Buffered:
@@ -182,6 +183,8 @@ class Buffered:
     ) -> None:
         if size < 1:
             raise ConfigError(f"the buffer must hold at least 1 update, got {size}")
+        if max_delay < 0:
+            raise ConfigError(f"the maximum delay must be at least 0, got {max_delay}")
         self.size = size  # Z
         self.max_delay = max_delay
         self.rule = rule or StalenessRule("polynomial", a=0.5)
@@ -201,7 +204,7 @@ class Buffered:
         if _is_stale(update, version, self.max_delay):
             return _refuse(device, update)
         self._pool.append((device, update, self.rule.weight(version - update.version)))
-        settled = ((device, update.data.id),)
+        settled = ((device, update),)
         if len(self._pool) < self.size:
             return Decision(refresh=(device,), settled=settled)
         pool = sorted(self._pool, key=lambda entry: entry[0])

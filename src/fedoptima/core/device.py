@@ -114,6 +114,8 @@ class DeviceCore:
     # ---- connection --------------------------------------------------------------------------
 
     def _join(self, session: int) -> list[Effect]:
+        if self._session is not None:  # the new connection is the first sign that the old one died
+            self._disconnect()
         self._session = session
         self._sender_on = False
         return self._send(self._introduction())
@@ -157,9 +159,8 @@ class DeviceCore:
                 self._sender_on = True
                 return []
             case HandIn():
-                if self._pending is None:
-                    raise ProtocolViolation("the server asked for an update that does not exist")
-                return self._send(self._pending)
+                # Without one, it was given up for a new assignment and the server is being told.
+                return [] if self._pending is None else self._send(self._pending)
             case GlobalModel():
                 if self._phase not in (DevicePhase.IDLE, DevicePhase.PENDING):
                     raise ProtocolViolation(f"the server sent a model while {self._phase.value}")
@@ -178,6 +179,7 @@ class DeviceCore:
     def _assign(self, assignment: Assignment) -> list[Effect]:
         if assignment == self._assignment:  # back in the run it left: go on as it was
             return []
+        build_program(assignment.program, self.step)  # may refuse, so it goes first
         had_work = self._phase is not DevicePhase.IDLE
         self._assignment = assignment
         self._prepared = False

@@ -114,8 +114,10 @@ class ServerGradient:
         self.step = step
         self.parts = parts
         self._left = 0
-        self._forwarded = 0  # parts of this mini-batch
-        self._returned = 0
+        self._forwarded = 0  # parts of this mini-batch: forward pass ordered,
+        self._sent = 0  # sent to the server,
+        self._answered = 0  # answered by it,
+        self._returned = 0  # through their backward pass
         self._gradients: deque[GradientBatch] = deque()
         self._busy = False
 
@@ -127,20 +129,22 @@ class ServerGradient:
         self._busy = False
         match job:
             case Forward(seq, part, parts):
+                self._sent += 1
                 return [ActivationBatch(seq, result, part, parts), *self._next()]
             case Backward():
                 self._returned += 1
                 if self._returned == self.parts:
-                    self._forwarded = self._returned = 0
+                    self._forwarded = self._sent = self._answered = self._returned = 0
                     self._left -= 1
                     self.step += 1
                 return self._next()
         raise InvariantBroken(f"the gradient program did not ask for {job}")
 
     def gradient(self, message: GradientBatch) -> list[Order]:
-        waiting = self._forwarded - self._returned - len(self._gradients)
-        if message.seq != self.step or waiting <= 0:
+        expected = (self.step, self._answered)  # answers come in the order of the questions
+        if self._answered == self._sent or (message.seq, message.part) != expected:
             raise ProtocolViolation(f"the server sent a gradient nobody waits for: {message}")
+        self._answered += 1
         self._gradients.append(message)
         return self._next()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from fedoptima.core.aggregation import Decision, Fleet
@@ -145,8 +145,10 @@ class ServerCore:
         member = self._roster.members.get(device)
         if member is None:
             raise ProtocolViolation(f"{device} spoke before joining")
-        if self._phase is not ServerPhase.RUNNING:
-            return []  # closing: what still comes in is not used any more
+        if self._phase in (ServerPhase.GATHERING, ServerPhase.PLANNING):
+            return self._receive_early(device, member, message)
+        if self._phase is ServerPhase.CLOSING:
+            return []  # what still comes in is not used any more
         match message:
             case ActivationBatch():
                 return self._take_activations(device, message)
@@ -162,6 +164,15 @@ class ServerCore:
                     return [note, *self._finish(f"{device}: {error}", failed=True)]
                 return [note, *self._remove(device)]
         raise ProtocolViolation(f"a device does not send {type(message).__name__}")
+
+    def _receive_early(self, device: NodeId, member: Member, message: Message) -> list[Effect]:
+        """From a device that worked under an earlier server: this one has not begun yet."""
+        match message:
+            case ModelUpdate():  # to be asked for when the run begins
+                member.join = replace(member.join, training=False, pending=message.data.id)
+            case Failed(error):
+                return [Note("device failed", device, error), *self._remove(device)]
+        return []
 
     def _join(self, device: NodeId, join: Join) -> list[Effect]:
         if join.samples < 1 or join.flops_per_second <= 0 or join.bytes_per_second <= 0:
@@ -288,7 +299,6 @@ class ServerCore:
         )
 
     def _offer(self, device: NodeId, update: ModelUpdate) -> list[Effect]:
-        self.progress.trained(update.trained, self._roster.total_samples)
         decision = self._aggregation.offer(
             device,
             update,
@@ -311,7 +321,9 @@ class ServerCore:
 
     def _carry_out(self, decision: Decision) -> list[Effect]:
         for device, update in decision.settled:
-            self._roster.settle(device, update)
+            # Counted here and not on arrival: what a barrier gives up is handed in once more.
+            self._roster.settle(device, update.data.id)
+            self.progress.trained(update.trained, self._roster.total_samples)
         if decision.merge is None:
             return self._answer(decision.refresh)
         self._refresh = decision.refresh
@@ -399,10 +411,9 @@ class ServerCore:
     def _arm_timers(self) -> list[Effect]:
         """One timer a policy, for its earliest deadline; one that comes too early is set anew."""
         effects: list[Effect] = []
-        for key, deadline in (
-            (CREDIT, self._flow.deadline),
-            (BARRIER, self._aggregation.deadline),
-        ):
+        # A barrier whose time is over while a job runs must not be woken again and again till then.
+        barrier = None if self._reconsider_due else self._aggregation.deadline
+        for key, deadline in ((CREDIT, self._flow.deadline), (BARRIER, barrier)):
             if deadline is not None and key not in self._timers:
                 effects.append(self._set_timer(key, deadline))
         return effects

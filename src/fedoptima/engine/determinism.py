@@ -25,3 +25,14 @@ def deterministic() -> Iterator[None]:
         finally:
             torch.use_deterministic_algorithms(before, warn_only=warn_only)
             cudnn.deterministic, cudnn.benchmark = flags
+
+
+def seed_step(seed: int, compute: torch.device) -> None:
+    """Seed what dropout draws from.
+
+    Not torch.manual_seed: without a GPU that keeps a call stack for every call, for later.
+    """
+    if compute.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)

@@ -24,6 +24,7 @@ from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.loader import Loader
 from fedoptima.engine.aggregator import difference
+from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import (
     ACTIVATIONS,
@@ -113,12 +114,16 @@ class DeviceEngine:
         whole = len(labels)
         if parts > 1:
             inputs, labels = inputs.tensor_split(parts)[part], labels.tensor_split(parts)[part]
-        torch.manual_seed(derive(self._task.planning.seed, self._node, "step", seq, part))
+        seed = derive(self._task.planning.seed, self._node, "step", seq, part)
+        seed_step(seed, self._task.compute)
         output: object = self._module("")(inputs)
         return output, labels, len(labels) / whole
 
     def _auxiliary_step(self, seq: int, result: PayloadId) -> Outcome:
         _, output, labels = self._waiting.pop((seq, 0))
+        # Other nodes have drawn from torch's generator since the forward pass.
+        seed = derive(self._task.planning.seed, self._node, "auxiliary", seq)
+        seed_step(seed, self._task.compute)
         loss = self._task.loss(self._module(AUXILIARY)(output), labels)
         return self._learn(loss, labels, result)
 

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedoptima.core.errors import InvariantBroken, TrainingDiverged
+from fedoptima.core.errors import ConfigError, InvariantBroken, TrainingDiverged
 from fedoptima.engine.payloads import Tensors, copy_of
 from fedoptima.engine.settings import OptimizerSettings, Schedule
 
@@ -35,6 +35,11 @@ class Learner:
         for module in self.modules.values():
             module.train()
             self._parameters += [p for p in module.parameters() if p.requires_grad]
+        if not self._parameters:
+            raise ConfigError(
+                f"{who} has nothing to train: no parameter of its part of the model requires a "
+                "gradient; set split.at to give each side some"
+            )
         self._optimizer = settings.build(self._parameters)
         # Live references: state_dict() is slow to build and the tensors stay the same objects.
         self._tensors: Tensors = {
@@ -122,7 +127,9 @@ class Learner:
         entries: dict[str, object] = dict(cast(Mapping[str, object], state["optimizer"]))
         for name, tensor in tensors.items():
             if name.startswith("optimizer."):
-                entries[name.removeprefix("optimizer.")] = tensor.clone()
+                # Adam counts its steps on the CPU, so that no step waits for a GPU.
+                own = tensor.cpu() if name.endswith(".step") else tensor
+                entries[name.removeprefix("optimizer.")] = own.clone()
         for place, value in entries.items():
             number, key = place.split(".", 1)
             parameter = self._parameters[int(number)]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import cast
 
-import torch
 from torch import nn
 
 from fedoptima.core.errors import InvariantBroken
@@ -16,6 +15,7 @@ from fedoptima.core.method import ServerTraining
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
+from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.device import AUXILIARY
 from fedoptima.engine.evaluate import Metrics, evaluate
 from fedoptima.engine.learner import Learner
@@ -93,7 +93,7 @@ class ServerEngine:
         labels = tensors[LABELS]
         activation = rebuild_activation(tensors, self._activation)
         seed = derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
-        torch.manual_seed(seed)
+        seed_step(seed, self._task.compute)
         loss = self._task.loss(learner.modules[""](activation), labels)
         weighted = loss * tensors[SHARE].to(loss.device) if job.parts > 1 else loss
         weighted.backward()  # type: ignore[no-untyped-call]
@@ -143,12 +143,17 @@ class ServerEngine:
         self.check_losses()
         if self._device_side is None:
             raise InvariantBroken("nothing to evaluate before there is a plan")
-        own = {k: v for k, v in self._global.items() if not k.startswith(AUXILIARY)}
-        self._device_side.load_state_dict(own)
+        self._device_side.load_state_dict(self._global_device_side())
         sides = [self._device_side]
         if self._server is not None:
             sides.append(self._server.modules[""])
         return evaluate(sides, self._task)
+
+    def _global_device_side(self) -> Tensors:
+        """Without the auxiliary network; a model trained whole may call a part of itself "aux"."""
+        if self._device_side is None:
+            raise InvariantBroken("there is no model before there is a plan")
+        return {name: self._global[name] for name in self._device_side.state_dict()}
 
     def check_losses(self) -> None:
         for learner in [*self._copies.values(), *([self._server] if self._server else [])]:
@@ -156,7 +161,7 @@ class ServerEngine:
 
     def export(self) -> Tensors:
         """Both sides as one: loads into the plain model."""
-        whole = {k: v for k, v in self._global.items() if not k.startswith(AUXILIARY)}
+        whole = self._global_device_side()
         if self._server is not None:
             whole |= self._server.tensors()
         return {name: tensor.detach().cpu().clone() for name, tensor in whole.items()}

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 from fedoptima.core.aggregation import AsyncStaleness
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
@@ -29,6 +30,11 @@ def fedoptima(
 ) -> Method:
     """`scheduler` and `auxiliary` are the paper's ablations (section 6.5)."""
     cap = max(2 * devices, 32) if activation_cap is None else activation_cap
+    if cap < 1:
+        raise ConfigError(
+            f"method.activation_cap = {cap}: must be at least 1 "
+            f"(at least the number of devices, {devices}, keeps the server busy)"
+        )
     delay = 8 * devices if max_delay is None else max_delay
     rule = StalenessRule(staleness, alpha, staleness_a, staleness_b, alpha_max)
     balanced = scheduler == "counter"

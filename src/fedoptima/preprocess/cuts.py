@@ -64,7 +64,7 @@ def cuttable(model: nn.Module, example: object) -> Cuttable:
 
 
 class ChildSegments:
-    """The children of an ``nn.Sequential``: its author's own blocks."""
+    """The children of an ``nn.Sequential``, its author's own blocks, if they have weights."""
 
     def __init__(self, model: nn.Sequential) -> None:
         # Not named_children(): it passes over a child that occurs twice.
@@ -86,7 +86,8 @@ class ChildSegments:
         return is_activation(value)
 
     def may_stand_alone(self, part: nn.Module) -> bool:
-        return True
+        # A side without weights has nothing to learn, and would send the raw data.
+        return any(True for _ in part.parameters())
 
 
 def _block_starts(segments: Segments, example: object) -> tuple[int, ...]:

@@ -199,10 +199,9 @@ class Simulation:
         try:
             effects = machine.handle(event, self.now)
         except ProtocolViolation as error:
-            self._record(node, event, [Note("peer dropped", node, str(error))])
-            self._disconnect(
-                event.sender if isinstance(event, Received) and node == SERVER else node
-            )
+            dropped = event.sender if isinstance(event, Received) and node == SERVER else node
+            self._record(node, event, [Note("peer dropped", dropped, str(error))])
+            self._disconnect(dropped)
             return
         self._record(node, event, effects)
         for effect in effects:
@@ -344,7 +343,7 @@ class Simulation:
 
     def _connect(self, name: NodeId) -> None:
         device = self.devices[name]
-        if device.connected or device.machine.stopped:
+        if device.connected or device.hung or device.machine.stopped:
             return
         device.session += 1
         device.connected = True

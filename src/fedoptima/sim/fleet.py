@@ -77,7 +77,12 @@ def _with_preset(config: FleetConfig) -> FleetConfig:
             f"fleet.preset = {config.preset!r}: neither a file nor one of {', '.join(known)}"
         )
     base = validate(FleetConfig, read_toml(path), str(path))
-    given = {name: getattr(config, name) for name in config.model_fields_set - {"preset"}}
+    # Not by model_fields_set: a recipe read back from a run's folder has every field set.
+    given = {
+        name: getattr(config, name)
+        for name, field in FleetConfig.model_fields.items()
+        if name != "preset" and getattr(config, name) != field.default
+    }
     return base.model_copy(update=given)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def read_header(path: Path) -> dict[str, object]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             header = json.loads(file.readline())
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ConfigError(f"{path}: not a trace ({error})") from error
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         raise ConfigError(f"{path}: not a trace of schema {SCHEMA}; run the recipe again")

@@ -11,10 +11,12 @@ import hashlib
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedoptima.core.errors import ConfigError
 from fedoptima.trace.record import Record
 
 SCHEMA = 1
@@ -58,6 +60,8 @@ class TraceWriter:
     @classmethod
     def resume(cls, path: Path, mark: Mark) -> tuple[TraceWriter, list[Record]]:
         """Go on after ``mark``; also returns what the trace holds up to there."""
+        if path.stat().st_size < mark.nbytes:  # truncating it would fill it up with zeros
+            raise ConfigError(f"{path}: is shorter than it was at the mark; start the run anew")
         with path.open("r+b") as file:
             file.truncate(mark.nbytes)
         writer = cls.__new__(cls)
@@ -66,6 +70,11 @@ class TraceWriter:
         for line in read_lines(path):
             writer.digest.add(line)
             records.append(Record.from_line(line))
+        if len(records) != mark.records:
+            raise ConfigError(
+                f"{path}: {len(records)} records up to the mark, but {mark.records} were written; "
+                "start the run anew"
+            )
         writer._file = path.open("ab")
         writer._open_member()
         return writer, records
@@ -118,3 +127,5 @@ def read_lines(path: Path) -> Iterator[str]:
                 yield line[:-1]
         except (EOFError, gzip.BadGzipFile):
             return
+        except (zlib.error, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: a damaged trace ({error}); run the recipe again") from error

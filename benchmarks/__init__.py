@@ -1,0 +1,1 @@
+"""Measurements. They print and record figures; they never fail a test run."""

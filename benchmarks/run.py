@@ -1,0 +1,69 @@
+"""`make bench`: runs every measurement, prints the figures and writes them with their origin.
+
+    python -m benchmarks.run [NAME ...] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import fedoptima
+from benchmarks import dry_scale, fl_against_loop
+
+MEASUREMENTS: dict[str, Callable[[], dict[str, object]]] = {
+    "fl_against_loop": fl_against_loop.measure,
+    "dry_scale": dry_scale.measure,
+}
+
+
+def machine() -> dict[str, object]:
+    return {
+        "date": datetime.date.today().isoformat(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fedoptima": fedoptima.__version__,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*MEASUREMENTS, []], metavar="NAME")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results.json"))
+    arguments = parser.parse_args()
+    names = arguments.names or list(MEASUREMENTS)
+    results: dict[str, object] = {"machine": machine()}
+    for name in names:
+        figures = MEASUREMENTS[name]()
+        results[name] = figures
+        print(f"{name}: {figures['what']}")
+        print(f"  ratio {figures['ratio']:.3f} (at most {figures['at most']})", flush=True)
+        for key, value in figures.items():
+            if key not in ("what", "ratio", "at most"):
+                print(f"  {key}: {_short(value)}", flush=True)
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"written to {arguments.out}")
+
+
+def _short(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, list):
+        return ", ".join(str(_short(item)) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_short(item)}" for key, item in value.items())
+    return value
+
+
+if __name__ == "__main__":
+    main()

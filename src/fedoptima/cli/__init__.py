@@ -1,0 +1,11 @@
+"""The command line: one file per command, a thin layer over `fedoptima.api`.
+
+What a command needs is imported inside it, so that help and mistakes are answered at once: torch
+alone takes seconds to load. Results go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+from fedoptima.cli.app import main
+
+__all__ = ["main"]

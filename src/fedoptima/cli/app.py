@@ -1,0 +1,61 @@
+"""All commands under one name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from fedoptima import __version__
+from fedoptima.cli.console import stdout
+from fedoptima.cli.datasets import datasets
+from fedoptima.cli.errors import explained
+from fedoptima.cli.fleets import fleets
+from fedoptima.cli.methods import methods
+from fedoptima.cli.plan import plan
+from fedoptima.cli.simulate import simulate
+
+app = typer.Typer(
+    name="fedoptima",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a bug is reported with Python's own traceback
+    rich_markup_mode=None,  # help that reads the same on any terminal
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (simulate, plan, methods, datasets, fleets):
+    app.command()(explained(command))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        stdout().print(f"fedoptima {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedoptima(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Train one neural network across uneven devices and a server, with neither side waiting.
+
+    \b
+    For example:
+      fedoptima plan recipes/demo_digits.toml
+      fedoptima simulate recipes/demo_digits.toml --set stop.epochs=5
+    """
+
+
+def main() -> None:
+    # Models and data named as package.module:function are looked for here too. Last, so that a
+    # file in the current folder never takes the place of a library.
+    sys.path.append(os.getcwd())
+    app()

@@ -1,0 +1,27 @@
+"""Where output goes. Made anew for every use, so that redirections are seen."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+
+def stdout() -> Console:
+    """For results. Nothing printed is taken for markup: names and paths may hold brackets."""
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def stderr() -> Console:
+    """For everything that is not the result: progress, warnings, errors."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def plain_table(*columns: str, left: int = 1) -> Table:
+    """Columns without lines; the first ``left`` hold words, the others numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, column in enumerate(columns):
+        words = index < left
+        table.add_column(
+            column, justify="left" if words else "right", overflow="fold", no_wrap=not words
+        )
+    return table

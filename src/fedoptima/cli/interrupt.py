@@ -1,0 +1,45 @@
+"""Ctrl-C asks a run to stop where it can go on later; a second one ends it at once.
+
+A run is asked between two events, where its state is whole. Before it is asked for the first time
+there is nothing to save, so until then Ctrl-C ends the program as always.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType, TracebackType
+
+_NOTICE = b"\nstopping after this step; press Ctrl-C again to end at once\n"
+
+
+class Interrupt:
+    """Call it to ask whether the user wants to stop."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._wanted = False
+
+    def __call__(self) -> bool:
+        self._asked = True
+        return self._wanted
+
+    def __enter__(self) -> Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._pressed)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _pressed(self, number: int, frame: FrameType | None) -> None:
+        if self._wanted or not self._asked:
+            raise KeyboardInterrupt
+        self._wanted = True
+        # Not through a console: the handler may have come in the middle of one's own output.
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, _NOTICE)

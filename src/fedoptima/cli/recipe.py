@@ -1,0 +1,67 @@
+"""The recipe a command works on: the file, then the flags; mistakes in it name the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedoptima.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedoptima.config.schema import Recipe
+
+RECIPE_HELP = "A recipe, as a TOML file."
+
+Method = Annotated[
+    str | None, typer.Option("--method", metavar="NAME", help="Train with another method.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace a value of the recipe, e.g. stop.epochs=5. May be given again and again.",
+    ),
+]
+
+
+def read_recipe(
+    path: Path,
+    *,
+    method: str | None = None,
+    sets: list[str] | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+) -> Recipe:
+    from fedoptima.config.load import load_recipe, read_toml
+
+    overrides = list(sets or [])
+    if method is not None and _method_of(read_toml(path)) != method:
+        # First, so that --set can give options: another method begins with its own defaults.
+        overrides.insert(0, f"method={{name={json.dumps(method)}}}")
+    if seed is not None:
+        overrides.append(f"seed={seed}")
+    if device is not None:
+        overrides.append(f"device={json.dumps(device)}")
+    return load_recipe(path, overrides)
+
+
+def _method_of(table: dict[str, object]) -> object:
+    method = table.get("method")
+    return method.get("name") if isinstance(method, dict) else None
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Inside, a mistake that shows only when the recipe is carried out names its file too."""
+    try:
+        yield
+    except ConfigError as error:
+        if str(path) in str(error):
+            raise
+        raise ConfigError(f"{path}: {error}") from error

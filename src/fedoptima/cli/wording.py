@@ -1,0 +1,37 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """``1 h 02 min 03 s``; tenths below a minute."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02d} min {rest:02d} s"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def megabytes(nbytes: float) -> str:
+    return f"{nbytes / 1e6:,.1f} MB"
+
+
+def mebibytes(nbytes: float) -> str:
+    return f"{nbytes / 2**20:,.2f} MiB"
+
+
+def brief(number: float) -> str:
+    """Three figures that count, whatever the size."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def accuracies(last: float | None, best: float | None) -> str:
+    if last is None:
+        return "-"
+    return f"{percent(last)} (best {percent(best)})"

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Call
+
+
+def test_the_plan_shows_every_split_and_marks_the_chosen_one(call: Call, recipe: Path) -> None:
+    answer = call("plan", recipe)
+    assert answer.code == 0
+    rows = [line.split() for line in answer.out.splitlines() if "block" in line]
+    table = [row for row in rows if "fast-1" in row or "slow" in row]
+    assert [row[-9] for row in table] == ["1", "2", "3", "4"]
+    assert [row for row in table if row[0] == ">"] == [table[0]]
+    for figure in ("auxiliary default", "server memory", "samples/s", "batches/s", "bottleneck:"):
+        assert figure in answer.words
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+def test_the_users_split_is_the_marked_one(call: Call, recipe: Path) -> None:
+    answer = call("plan", recipe, "--set", "split.at=3")
+    assert "> 3 block3" in answer.words
+    assert "split after block3: 3 of 5 blocks on the device" in answer.words
+
+
+def test_fl_has_no_split_and_says_what_the_whole_model_costs(call: Call, recipe: Path) -> None:
+    answer = call("plan", recipe, "--method", "fl")
+    assert "Nothing is split: every device trains the whole model." in answer.words
+    assert "90,250" in answer.words
+    assert "every round waits for the slowest device, slow" in answer.words
+    assert "server memory" not in answer.words
+
+
+def test_without_an_auxiliary_network_devices_wait(call: Call, recipe: Path) -> None:
+    answer = call("plan", recipe, "--set", "method.auxiliary=none")
+    assert "auxiliary none: devices wait for the server's gradients" in answer.words
+    assert "model + K x activations" in answer.words
+
+
+def test_a_small_cap_is_named_as_the_bottleneck_with_its_formula(call: Call, recipe: Path) -> None:
+    answer = call("plan", recipe, "--set", "method.activation_cap=1")
+    assert "that omega / turnaround lets through" in answer.words
+    assert "bottleneck: omega" in answer.words
+
+
+def test_a_credit_that_expires_too_soon_is_warned_of(call: Call, recipe: Path) -> None:
+    answer = call("plan", recipe, "--set", "method.credit_timeout=0.1")
+    assert answer.code == 0
+    assert "warning: slow answers a turn-on after" in answer.complaint
+    assert "raise method.credit_timeout" in answer.complaint
+
+
+def test_the_plan_as_json_has_both_objectives(call: Call, recipe: Path) -> None:
+    plan = json.loads(call("plan", recipe, "--json").out)
+    assert set(plan["candidates"]) == {"paper", "measured"}
+    assert plan["plan"]["split"] == 1
+    assert set(plan["devices"]) == {"slow", "fast-1", "fast-2"}
+    memory = plan["memory"]
+    assert memory["shared"] == memory["model"] + memory["cap"] * memory["activation"]
+    assert memory["copies"] == 4 * memory["model"] + 3 * memory["activation"]

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import pytest
+
+from fedoptima.core.aggregation import (
+    WAIT,
+    AggregationPolicy,
+    AsyncStaleness,
+    Barrier,
+    Buffered,
+    Decision,
+    Fleet,
+)
+from fedoptima.core.errors import ConfigError, InvariantBroken
+from fedoptima.core.jobs import Merge, Part, ServerOptimizer
+from fedoptima.core.staleness import StalenessRule
+from fedoptima.core.types import NodeId
+from tests.support.bench import payload, update
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+
+
+def offer(
+    policy: AggregationPolicy,
+    device: NodeId,
+    *,
+    based_on: int = 0,
+    version: int = 0,
+    samples: int = 1,
+    fleet: Fleet = Fleet(members=3, known=3),  # noqa: B008 (frozen)
+    now: float = 0.0,
+) -> Decision:
+    decision = policy.offer(
+        device,
+        update(f"{device}/0/1", version=based_on),
+        samples=samples,
+        version=version,
+        fleet=fleet,
+        now=now,
+    )
+    policy.check()
+    return decision
+
+
+def weights(decision: Decision) -> dict[NodeId, float]:
+    assert decision.merge is not None
+    return {part.device: part.weight for part in decision.merge.parts}
+
+
+# ---- staleness rules ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (StalenessRule(), [1.0, 1 / 2, 1 / 3, 1 / 11]),
+        (StalenessRule("constant", alpha=0.6), [0.6, 0.6, 0.6, 0.6]),
+        (StalenessRule("polynomial", a=0.5), [1.0, 2**-0.5, 3**-0.5, 11**-0.5]),
+        (StalenessRule("hinge", a=10.0, b=1.0), [1.0, 1.0, 1 / 11, 1 / 91]),
+        (StalenessRule("inverse", alpha=0.8), [0.8, 0.4, 0.8 / 3, 0.8 / 11]),
+        (StalenessRule(alpha_max=0.4), [0.4, 0.4, 1 / 3, 1 / 11]),
+    ],
+)
+def test_the_weight_falls_with_staleness_as_the_rule_says(
+    rule: StalenessRule, expected: list[float]
+) -> None:
+    assert [rule.weight(s) for s in (0, 1, 2, 10)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"alpha": 0.0}, {"alpha": 1.1}, {"alpha_max": 0.0}, {"a": 0.0}, {"b": -1.0}]
+)
+def test_an_impossible_rule_is_the_users_error(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        StalenessRule(**wrong)  # type: ignore[arg-type]
+
+
+# ---- asynchronous ------------------------------------------------------------------------------
+
+
+def test_an_asynchronous_merge_keeps_the_rest_of_the_global_model() -> None:
+    decision = offer(AsyncStaleness(8), A, based_on=4, version=5)
+    assert decision.merge == Merge(0.5, (Part(A, 0.5, payload("a/0/1")),), refresh=(A,))
+    assert decision.refresh == (A,)
+    assert decision.settled == ((A, update("a/0/1", version=4)),)
+
+
+@pytest.mark.parametrize(("behind", "refused"), [(0, False), (3, False), (4, True), (-1, True)])
+def test_an_update_outside_the_allowed_delay_is_refused_and_answered(
+    behind: int, refused: bool
+) -> None:
+    decision = offer(AsyncStaleness(3), A, based_on=10 - behind, version=10)
+    assert decision.refused == refused
+    assert (decision.merge is None) == refused
+    assert decision.refresh == (A,)
+    assert decision.settled
+
+
+def test_a_negative_maximum_delay_is_the_users_error() -> None:
+    with pytest.raises(ConfigError, match="-1"):
+        AsyncStaleness(-1)
+    with pytest.raises(ConfigError, match="-1"):
+        Buffered(1, -1)
+
+
+# ---- barrier -----------------------------------------------------------------------------------
+
+
+def test_a_barrier_opens_when_all_are_there_weighted_by_samples_in_order_of_name() -> None:
+    barrier = Barrier()
+    assert offer(barrier, C, samples=1) == WAIT
+    assert offer(barrier, A, samples=2) == WAIT
+    decision = offer(barrier, B, samples=5)
+    assert list(weights(decision).items()) == [(A, 0.25), (B, 0.625), (C, 0.125)]
+    assert decision.merge is not None
+    assert decision.merge.keep == 0.0
+    assert decision.refresh == (A, B, C)
+    assert [device for device, _ in decision.settled] == [A, B, C]
+
+
+def test_an_update_for_an_earlier_barrier_is_refused_and_answered() -> None:
+    barrier = Barrier()
+    decision = offer(barrier, A, based_on=1, version=2)
+    assert decision.refused
+    assert decision.refresh == (A,)
+
+
+def test_a_barrier_that_waited_only_for_a_device_that_left_opens() -> None:
+    barrier = Barrier(on_leave="drop")
+    offer(barrier, A)
+    offer(barrier, B)
+    barrier.left(C)
+    decision = barrier.reconsider(fleet=Fleet(members=2, known=3), now=1.0)
+    assert weights(decision) == {A: 0.5, B: 0.5}
+
+
+def test_a_barrier_told_to_wait_waits_until_the_device_is_back() -> None:
+    barrier = Barrier(on_leave="wait")
+    offer(barrier, A)
+    offer(barrier, B)
+    barrier.left(C)
+    assert barrier.reconsider(fleet=Fleet(members=2, known=3), now=1.0) == WAIT
+    assert weights(offer(barrier, C)).keys() == {A, B, C}
+
+
+def test_the_update_of_a_device_that_left_is_not_merged_behind_its_back() -> None:
+    barrier = Barrier()
+    offer(barrier, A)
+    barrier.left(A)
+    assert barrier.reconsider(fleet=Fleet(members=2, known=3), now=1.0) == WAIT
+    offer(barrier, B, fleet=Fleet(2, 3))
+    assert weights(offer(barrier, C, fleet=Fleet(2, 3))).keys() == {B, C}
+
+
+def test_a_barrier_with_a_timeout_goes_on_without_the_late() -> None:
+    barrier = Barrier(timeout=10.0)
+    offer(barrier, A, now=5.0)
+    offer(barrier, B, now=12.0)
+    assert barrier.deadline == 15.0
+    assert barrier.reconsider(fleet=Fleet(3, 3), now=14.9) == WAIT
+    assert weights(barrier.reconsider(fleet=Fleet(3, 3), now=15.0)).keys() == {A, B}
+    assert barrier.deadline is None
+    assert offer(barrier, C, version=1).refused
+
+
+def test_a_barrier_that_everybody_has_left_has_no_deadline() -> None:
+    barrier = Barrier(timeout=10.0)
+    offer(barrier, A, now=5.0)
+    barrier.left(A)
+    barrier.check()
+    assert barrier.deadline is None
+    offer(barrier, B, now=20.0)
+    assert barrier.deadline == 30.0
+
+
+def test_a_barriers_timeout_must_be_above_zero() -> None:
+    with pytest.raises(ConfigError, match="timeout"):
+        Barrier(timeout=0.0)
+
+
+def test_a_barrier_whose_clock_runs_for_nobody_is_noticed() -> None:
+    barrier = Barrier(timeout=10.0)
+    barrier.deadline = 3.0
+    with pytest.raises(InvariantBroken):
+        barrier.check()
+
+
+# ---- buffered ----------------------------------------------------------------------------------
+
+
+def test_buffered_devices_go_on_at_once_and_the_last_one_moves_the_model() -> None:
+    optimizer = ServerOptimizer(0.7, 0.9)
+    buffered = Buffered(3, 8, server_optimizer=optimizer)
+    for device in (C, A):
+        decision = offer(buffered, device)
+        assert decision.merge is None
+        assert decision.refresh == (device,)
+        assert decision.settled
+    decision = offer(buffered, B)
+    assert decision.merge is not None
+    assert decision.merge.keep == 1.0
+    assert decision.merge.server_optimizer == optimizer
+    assert [part.device for part in decision.merge.parts] == [A, B, C]
+    assert decision.refresh == (B,)
+
+
+def test_buffered_deltas_are_scaled_by_staleness_and_averaged_over_the_buffer() -> None:
+    buffered = Buffered(2, 8, rule=StalenessRule("polynomial", a=0.5))
+    offer(buffered, A, based_on=0, version=3)
+    assert weights(offer(buffered, B, based_on=3, version=3)) == {A: 0.25, B: 0.5}
+
+
+def test_one_device_may_fill_the_buffer_alone() -> None:
+    buffered = Buffered(2, 8)
+    offer(buffered, A)
+    decision = offer(buffered, A)
+    assert decision.merge is not None
+    assert [part.device for part in decision.merge.parts] == [A, A]
+
+
+def test_an_accepted_delta_stays_when_its_device_leaves() -> None:
+    buffered = Buffered(2, 8)
+    offer(buffered, A)
+    buffered.left(A)
+    assert buffered.reconsider(fleet=Fleet(2, 3), now=1.0) == WAIT
+    assert weights(offer(buffered, B)).keys() == {A, B}
+
+
+def test_a_stale_delta_is_refused_and_answered() -> None:
+    decision = offer(Buffered(1, 2), A, based_on=0, version=3)
+    assert decision.refused
+    assert decision.refresh == (A,)
+    assert decision.merge is None
+
+
+def test_a_buffer_must_hold_something() -> None:
+    with pytest.raises(ConfigError, match="got 0"):
+        Buffered(0, 1)

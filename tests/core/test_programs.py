@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import pytest
+
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation
+from fedoptima.core.jobs import AuxiliaryStep, Backward, ExportModel, Forward, FullStep
+from fedoptima.core.messages import ActivationBatch, GradientBatch, ProgramSpec
+from fedoptima.core.plain import freeze
+from fedoptima.core.programs import (
+    AuxiliaryLoss,
+    FullModel,
+    Order,
+    Program,
+    ServerGradient,
+    build_program,
+)
+from tests.support.bench import payload
+
+DATA = payload("x/0/1")
+
+
+def gradient(seq: int, part: int = 0) -> GradientBatch:
+    return GradientBatch(seq, part, DATA)
+
+
+def done(program: Program, order: Order, *, sender_on: bool = False) -> list[Order]:
+    assert not isinstance(order, ActivationBatch)
+    return program.done(order, DATA, sender_on=sender_on)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (ProgramSpec("full"), FullModel),
+        (ProgramSpec("auxiliary"), AuxiliaryLoss),
+        (ProgramSpec("gradient", 3), ServerGradient),
+    ],
+)
+def test_a_program_is_built_from_its_description_and_goes_on_at_its_step(
+    spec: ProgramSpec, kind: type
+) -> None:
+    program = build_program(spec, 7)
+    assert isinstance(program, kind)
+    assert program.step == 7
+
+
+def test_an_unknown_program_is_the_peers_fault() -> None:
+    with pytest.raises(ProtocolViolation, match="differ in version"):
+        build_program(ProgramSpec("telepathy"), 0)
+
+
+def test_the_full_model_takes_one_step_an_iteration() -> None:
+    program = FullModel(5)
+    assert program.start(2) == [FullStep(5)]
+    assert done(program, FullStep(5)) == [FullStep(6)]
+    assert not program.finished
+    assert done(program, FullStep(6)) == []
+    assert program.finished
+    assert program.start(1) == [FullStep(7)]
+
+
+def test_activations_go_out_before_the_auxiliary_step() -> None:
+    program = AuxiliaryLoss(0)
+    assert program.start(1) == [Forward(0)]
+    assert done(program, Forward(0), sender_on=True) == [ActivationBatch(0, DATA), AuxiliaryStep(0)]
+    assert done(program, AuxiliaryStep(0)) == []
+    assert program.finished
+
+
+def test_with_the_sender_off_the_device_learns_all_the_same() -> None:
+    program = AuxiliaryLoss(0)
+    program.start(2)
+    assert done(program, Forward(0), sender_on=False) == [AuxiliaryStep(0)]
+    assert done(program, AuxiliaryStep(0)) == [Forward(1)]
+
+
+@pytest.mark.parametrize("program", [FullModel(0), AuxiliaryLoss(0)])
+def test_a_gradient_for_a_device_that_waits_for_none_breaks_the_protocol(program: Program) -> None:
+    program.start(1)
+    with pytest.raises(ProtocolViolation):
+        program.gradient(gradient(0))
+
+
+@pytest.mark.parametrize("program", [AuxiliaryLoss(0), ServerGradient(0)])
+def test_a_job_that_was_never_asked_for_is_our_bug(program: Program) -> None:
+    program.start(1)
+    with pytest.raises(InvariantBroken):
+        program.done(ExportModel(), DATA, sender_on=True)
+
+
+def test_one_part_waits_for_its_gradient_each_iteration() -> None:
+    program = ServerGradient(0)
+    assert program.start(2) == [Forward(0, 0, 1)]
+    assert done(program, Forward(0, 0, 1)) == [ActivationBatch(0, DATA, 0, 1)]
+    assert program.gradient(gradient(0)) == [Backward(0, 0, DATA, True, 1)]
+    assert done(program, Backward(0, 0, DATA)) == [Forward(1, 0, 1)]
+    done(program, Forward(1, 0, 1))
+    program.gradient(gradient(1))
+    assert done(program, Backward(1, 0, DATA)) == []
+    assert program.finished
+    assert program.step == 2
+
+
+def test_parts_fill_the_pipeline_and_only_the_last_backward_pass_takes_the_step() -> None:
+    program = ServerGradient(0, parts=3)
+    assert program.start(1) == [Forward(0, 0, 3)]
+    assert done(program, Forward(0, 0, 3)) == [ActivationBatch(0, DATA, 0, 3), Forward(0, 1, 3)]
+    assert program.gradient(gradient(0, 0)) == []  # the engine is busy with part 1
+    # Drain the pipeline before filling it: the gradient goes before the third forward pass.
+    assert done(program, Forward(0, 1, 3)) == [
+        ActivationBatch(0, DATA, 1, 3),
+        Backward(0, 0, DATA, False, 3),
+    ]
+    assert done(program, Backward(0, 0, DATA)) == [Forward(0, 2, 3)]
+    assert done(program, Forward(0, 2, 3)) == [ActivationBatch(0, DATA, 2, 3)]
+    assert program.gradient(gradient(0, 1)) == [Backward(0, 1, DATA, False, 3)]
+    assert program.gradient(gradient(0, 2)) == []
+    assert done(program, Backward(0, 1, DATA)) == [Backward(0, 2, DATA, True, 3)]
+    assert not program.finished
+    assert done(program, Backward(0, 2, DATA)) == []
+    assert program.finished
+
+
+def waiting_for_part_1() -> ServerGradient:
+    program = ServerGradient(4, parts=3)
+    program.start(2)
+    done(program, Forward(4, 0, 3))
+    done(program, Forward(4, 1, 3))
+    program.gradient(gradient(4, 0))
+    return program
+
+
+@pytest.mark.parametrize(
+    ("seq", "part"),
+    [(3, 1), (5, 1), (4, 0), (4, 2)],
+    ids=["old", "future", "twice", "not sent yet"],
+)
+def test_a_gradient_nobody_waits_for_breaks_the_protocol_and_changes_nothing(
+    seq: int, part: int
+) -> None:
+    program = waiting_for_part_1()
+    before = freeze(program)
+    with pytest.raises(ProtocolViolation, match="nobody waits for"):
+        program.gradient(gradient(seq, part))
+    assert freeze(program) == before
+
+
+def test_a_second_gradient_during_the_backward_pass_breaks_the_protocol() -> None:
+    program = ServerGradient(0)
+    program.start(2)
+    done(program, Forward(0, 0, 1))
+    program.gradient(gradient(0))
+    with pytest.raises(ProtocolViolation):
+        program.gradient(gradient(0))
+
+
+def test_a_gradient_that_comes_before_the_activations_went_out_breaks_the_protocol() -> None:
+    program = ServerGradient(0)
+    program.start(1)
+    with pytest.raises(ProtocolViolation):
+        program.gradient(gradient(0))

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from fedoptima.core.progress import Progress
+from fedoptima.core.stopping import StopRule
+
+
+def progress(every: float = 1.0, *, members: int = 3, rule: StopRule | None = None) -> Progress:
+    counted = Progress(rule or StopRule(rounds=10), every)
+    counted.begin(0.0, members)
+    return counted
+
+
+def test_a_round_is_as_many_merges_as_devices_were_there_when_it_began() -> None:
+    counted = progress(members=2)
+    counted.merged(1, closes_round=False, members=5)  # others come while it is under way
+    assert counted.rounds == 0
+    counted.merged(1, closes_round=False, members=5)
+    assert counted.rounds == 1
+    for _ in range(4):
+        counted.merged(1, closes_round=False, members=1)
+    assert counted.rounds == 1
+    counted.merged(1, closes_round=False, members=1)
+    assert counted.rounds == 2
+
+
+def test_a_barriers_merge_is_a_round_however_many_took_part() -> None:
+    counted = progress(members=5)
+    counted.merged(2, closes_round=True, members=5)
+    assert counted.rounds == 1
+
+
+def test_rounds_go_on_when_everybody_has_left() -> None:
+    counted = progress(members=0)
+    counted.merged(1, closes_round=False, members=0)
+    counted.merged(1, closes_round=False, members=0)
+    assert counted.rounds == 2
+
+
+def test_an_epoch_is_as_many_samples_as_all_devices_hold() -> None:
+    counted = progress()
+    counted.trained(50, 200)
+    counted.trained(250, 200)
+    assert counted.epochs == 1.5
+
+
+def test_an_evaluation_is_due_once_per_interval_however_far_a_step_goes() -> None:
+    counted = progress(every=0.5)
+    due = []
+    for samples in (10, 30, 20, 150, 0, 40):
+        counted.trained(samples, 100)
+        due.append(counted.evaluation_due())
+    assert due == [False, False, True, True, False, True]
+
+
+def test_ten_tenths_are_an_epoch() -> None:
+    counted = progress()
+    due = []
+    for _ in range(10):
+        counted.trained(1, 10)
+        due.append(counted.evaluation_due())
+    assert due == [False] * 9 + [True]
+
+
+def test_an_answer_is_judged_by_the_epoch_in_which_it_was_asked_for() -> None:
+    counted = progress(rule=StopRule(patience=1.0))
+    first = counted.ask()
+    counted.trained(100, 100)
+    second = counted.ask()
+    counted.trained(500, 100)
+    assert counted.answered(first, {"accuracy": 0.5}) is None
+    assert counted.waiting
+    assert counted.answered(second, {"accuracy": 0.5}) is not None  # one epoch later, not six
+    assert not counted.waiting
+
+
+def test_the_share_of_a_time_budget_counts_from_the_beginning() -> None:
+    counted = Progress(StopRule(seconds=10.0), 1.0)
+    counted.begin(100.0, 1)
+    assert counted.share(105.0) == 0.5

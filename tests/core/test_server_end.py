@@ -1,0 +1,134 @@
+"""How a run is measured and how it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedoptima.core.effects import Effect, Evaluate, Halt, Note
+from fedoptima.core.jobs import Merge
+from fedoptima.core.messages import (
+    ActivationBatch,
+    Failed,
+    GlobalModel,
+    Stop,
+)
+from fedoptima.core.stopping import StopRule
+from fedoptima.core.types import NodeId
+from tests.support.bench import ServerBench, of, payload, running_server, sent, update
+from tests.support.rows import (
+    fedasync,
+    fedoptima,
+    fl,
+)
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+
+
+def batch(seq: int = 0) -> ActivationBatch:
+    return ActivationBatch(seq, payload(f"x/0/{seq}"))
+
+
+def models(effects: list[Effect]) -> list[tuple[NodeId, int]]:
+    return [(to, model.version) for to, model in sent(effects, GlobalModel)]
+
+
+# ---- measuring and ending ----------------------------------------------------------------------
+
+
+def spend(bench: ServerBench, name: str, version: int, *, trained: int = 8) -> list[Effect]:
+    bench.says(name, update(f"{name}/0/{version}", version=version, trained=trained))
+    return bench.done()
+
+
+def test_an_evaluation_is_asked_for_each_epoch_after_the_merge() -> None:
+    bench = running_server(fedasync(), "a", "b")  # 16 samples together
+    assert not of(spend(bench, "a", 0), Evaluate)
+    assert of(spend(bench, "a", 1), Evaluate) == [Evaluate(1, 1.0, 2)]
+
+
+def test_a_budget_that_is_spent_ends_with_one_evaluation_and_a_farewell() -> None:
+    bench = running_server(fedasync(), "a", "b", stop=StopRule(rounds=1))
+    spend(bench, "a", 0)
+    effects = spend(bench, "a", 1)
+    assert effects == [Evaluate(1, 1.0, 2)]  # nobody is sent a model any more
+    effects = bench.evaluated(0.5)
+    assert sent(effects, Stop) == [(A, Stop("1 rounds done")), (B, Stop("1 rounds done"))]
+    assert effects[-1] == Halt("1 rounds done")
+    assert bench.server.stopped
+
+
+def test_the_end_waits_for_the_job_that_runs() -> None:
+    bench = running_server(fedoptima(), "a", stop=StopRule(seconds=10.0))
+    bench.says("a", batch())
+    assert bench.fire("time limit") == []
+    assert bench.done() == [Evaluate(1, 0.0, 0)]
+    assert bench.evaluated()[-1] == Halt("10 seconds are over")
+
+
+def test_weights_that_were_measured_already_are_not_measured_again() -> None:
+    bench = running_server(fedasync(), "a", "b", stop=StopRule(target_accuracy=0.5))
+    spend(bench, "a", 0)
+    spend(bench, "a", 1)
+    assert isinstance(bench.evaluated(0.6)[-1], Halt)
+
+
+def test_what_comes_in_while_the_run_closes_is_not_used() -> None:
+    bench = running_server(fedasync(), "a", "b", stop=StopRule(rounds=1))
+    spend(bench, "a", 0)
+    spend(bench, "b", 0)
+    assert bench.says("a", update("a/0/9", version=1)) == []
+    assert bench.joins("c") == []
+    assert [to for to, _ in sent(bench.evaluated(), Stop)] == [A, B, C]
+
+
+def test_patience_ends_the_run_at_the_next_answer() -> None:
+    bench = running_server(fedasync(), "a", "b", stop=StopRule(patience=1.0))
+    for version in range(4):
+        spend(bench, "a", version)
+    assert not bench.server.stopped
+    bench.evaluated(0.5)
+    effects = bench.evaluated(0.4)
+    assert isinstance(effects[-1], Halt)
+    assert "converged" in effects[-1].reason
+
+
+def test_an_end_that_is_reached_twice_is_one_end() -> None:
+    bench = running_server(
+        fedasync(), "a", stop=StopRule(epochs=1.0, target_accuracy=0.5), evaluate_every=0.5
+    )
+    spend(bench, "a", 0, trained=4)  # asks for an evaluation
+    spend(bench, "a", 1, trained=4)  # and spends the budget before the answer is there
+    assert len(bench.asked) == 1
+    assert [type(effect) for effect in bench.evaluated(0.9)] == [Evaluate]
+    assert bench.evaluated(0.9)[-1] == Halt("1 epochs done")
+
+
+def test_a_diverged_device_ends_the_run() -> None:
+    bench = running_server(fedasync(), "a", "b")
+    effects = bench.says("a", Failed("loss is nan", diverged=True))
+    assert of(effects, Note) == [Note("device failed", A, "loss is nan")]
+    assert effects[-1] == Halt("a: loss is nan", failed=True)
+
+
+@pytest.mark.parametrize("failure", [Failed("loss is nan", diverged=True), Failed("disk full")])
+def test_a_failed_device_leaves_and_the_barrier_goes_on_without_it(failure: Failed) -> None:
+    bench = running_server(fl(), "a", "b", drop_diverged=True)
+    bench.says("b", update("b/0/5"))
+    bench.says("a", failure)
+    assert isinstance(bench.job, Merge)
+    assert models(bench.done()) == [(B, 1)]
+
+
+def test_a_job_that_fails_on_the_server_ends_the_run() -> None:
+    bench = running_server(fedasync(), "a")
+    bench.says("a", update("a/0/5"))
+    effects = bench.fail("out of memory")
+    assert sent(effects, Stop) == [(A, Stop("out of memory"))]
+    assert effects[-1] == Halt("out of memory", failed=True)
+
+
+def test_a_device_that_comes_after_the_end_is_told_so() -> None:
+    bench = running_server(fedasync(), "a")
+    bench.says("a", Failed("nan", diverged=True))
+    ((to, _),) = sent(bench.joins("b"), Stop)
+    assert to == B

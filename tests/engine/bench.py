@@ -1,0 +1,129 @@
+"""A device's and a server's engine on a workbench: jobs go in by hand, nobody schedules them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fedoptima.core.jobs import DeviceProfile, ExportModel, Job, LoadModel, PlanRun, Prepare
+from fedoptima.core.machine import Outcome
+from fedoptima.core.method import ServerTraining
+from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.data.custom import as_dataset
+from fedoptima.data.loader import Loader
+from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.payloads import Tensors, unpack
+from fedoptima.engine.server import ServerEngine
+from fedoptima.engine.settings import OptimizerSettings, Schedule
+from fedoptima.engine.task import Task
+from fedoptima.preprocess.plan import PlanSettings
+
+SEED = 5
+RATE = 0.1
+PLAIN = OptimizerSettings(learning_rate=RATE, momentum=0.0)
+
+
+def samples(count: int = 28, *shape: int, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, *(shape or (6,)), generator=generator)
+    return inputs, torch.arange(count) % classes
+
+
+def dense_model(seed: int = 1) -> nn.Sequential:
+    """Two blocks, nothing random, nothing that depends on the rest of the batch."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Sequential(nn.Linear(6, 8), nn.Tanh()),
+            nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3)),
+        )
+
+
+class Bench:
+    """One server, some devices with all of the data each, a plan made and a model loaded."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: tuple[Tensor, Tensor],
+        *,
+        batch: int = 7,
+        auxiliary: str | int = "classifier",
+        training: ServerTraining = ServerTraining.SHARED,
+        optimizer: OptimizerSettings = PLAIN,
+        schedule: Schedule | None = None,
+        devices: Sequence[str] = ("d",),
+    ) -> None:
+        dataset = as_dataset(data, data)
+        planning = PlanSettings(
+            training=training,
+            batch_size=batch,
+            classes=dataset.classes,
+            seed=SEED,
+            auxiliary=auxiliary,
+            split=None if training is ServerTraining.NONE else 1,
+        )
+        self.task = Task(
+            model=model,
+            dataset=dataset,
+            validation=dataset.test,
+            planning=planning,
+            device_optimizer=optimizer,
+            server_optimizer=optimizer,
+            schedule=schedule or Schedule(),
+            compute=torch.device("cpu"),
+        )
+        self._jobs = 0
+        self.server = ServerEngine(self.task)
+        self.loaders = {d: self._loader(d, batch) for d in devices}
+        self.devices = {d: DeviceEngine(self.task, NodeId(d), self.loaders[d]) for d in devices}
+        profiles = tuple(DeviceProfile(NodeId(d), len(data[1]), 1e9, 1e6) for d in devices)
+        planned = self.at_server(PlanRun(profiles))
+        self.plan = planned.text
+        self.first_model = planned.result
+        for device in devices:
+            self.at(device, Prepare(self.plan))
+            self.at(device, LoadModel(self.first_model, 0.0))
+
+    def _loader(self, node: str, batch: int) -> Loader:
+        rows = torch.arange(len(self.task.dataset.train))
+        return Loader(self.task.dataset, rows, batch_size=batch, seed=SEED, node=node)
+
+    def _name(self) -> PayloadId:
+        self._jobs += 1
+        return PayloadId(f"job/0/{self._jobs}")
+
+    def at(self, device: str, job: Job) -> Outcome:
+        return self.devices[device].execute(job, self._name())
+
+    def at_server(self, job: Job) -> Outcome:
+        return self.server.execute(job, self._name())
+
+    def batch(self, step: int, device: str = "d") -> tuple[Tensor, Tensor]:
+        return self.loaders[device].batch(step)
+
+
+def state(engine: DeviceEngine) -> Tensors:
+    """What the device would hand in now."""
+    return unpack(engine.execute(ExportModel(), PayloadId("look/0/0")).result)
+
+
+def payload(**tensors: Tensor) -> Payload:
+    return Payload(PayloadId("made/0/0"), sum(t.nbytes for t in tensors.values()), dict(tensors))
+
+
+def same(left: Tensors, right: Tensors) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+def close(left: Tensors, right: Tensors) -> bool:
+    return left.keys() == right.keys() and all(
+        torch.allclose(left[k], right[k], atol=1e-6) for k in left
+    )
+
+
+def sgd(**changes: object) -> OptimizerSettings:
+    return replace(PLAIN, **changes)  # type: ignore[arg-type]

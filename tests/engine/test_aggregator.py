@@ -1,0 +1,105 @@
+"""Weighted sums of models, and what happens to what is not a weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedoptima.core.jobs import ServerOptimizer
+from fedoptima.engine.aggregator import DeltaOptimizer, difference, merge
+
+
+def test_weights_are_mixed_with_what_is_kept() -> None:
+    base = {"w": torch.tensor([1.0, 2.0])}
+    parts = [(0.25, {"w": torch.tensor([5.0, 9.0])}), (0.25, {"w": torch.tensor([3.0, 1.0])})]
+    merged = merge(base, 0.5, parts)
+    assert torch.equal(merged["w"], torch.tensor([2.5, 3.5]))
+
+
+def test_running_statistics_are_averaged_like_weights() -> None:
+    base = {"norm.running_mean": torch.tensor([4.0])}
+    merged = merge(base, 0.75, [(0.25, {"norm.running_mean": torch.tensor([8.0])})])
+    assert torch.equal(merged["norm.running_mean"], torch.tensor([5.0]))
+
+
+@pytest.mark.parametrize("counts", [(3, 9, 5), (9, 3, 5), (3, 5, 9)])
+def test_a_counter_takes_the_largest_value_and_is_never_rounded(
+    counts: tuple[int, int, int],
+) -> None:
+    name, dtype = "norm.num_batches_tracked", torch.int64
+    base = {name: torch.tensor(counts[0], dtype=dtype)}
+    parts = [(0.1, {name: torch.tensor(count, dtype=dtype)}) for count in counts[1:]]
+    merged = merge(base, 0.8, parts)[name]
+    assert merged.dtype == dtype
+    assert int(merged) == 9
+
+
+def test_a_flag_that_one_part_has_set_is_set() -> None:
+    base = {"seen": torch.tensor([False, False, True])}
+    merged = merge(base, 0.5, [(0.5, {"seen": torch.tensor([True, False, False])})])
+    assert merged["seen"].tolist() == [True, False, True]
+
+
+def test_nothing_is_taken_of_a_base_of_which_nothing_is_kept() -> None:
+    base = {"w": torch.tensor([float("nan"), float("inf")])}
+    merged = merge(base, 0.0, [(0.5, {"w": torch.ones(2)}), (0.5, {"w": torch.ones(2)})])
+    assert torch.equal(merged["w"], torch.ones(2))
+
+
+def test_parts_are_added_in_the_order_given() -> None:
+    # Floating-point sums depend on their order: 1e8 + 1 is 1e8 in float32.
+    big, one = {"w": torch.tensor([1e8])}, {"w": torch.tensor([1.0])}
+    less = {"w": torch.tensor([-1e8])}
+    base = {"w": torch.zeros(1)}
+    assert float(merge(base, 0.0, [(1.0, big), (1.0, less), (1.0, one)])["w"]) == 1.0
+    assert float(merge(base, 0.0, [(1.0, big), (1.0, one), (1.0, less)])["w"]) == 0.0
+
+
+def test_a_merge_shares_no_memory_with_what_went_in() -> None:
+    base = {"w": torch.ones(2), "count": torch.tensor(3)}
+    part = {"w": torch.zeros(2), "count": torch.tensor(2)}
+    for keep, parts in [(0.0, [(1.0, part)]), (1.0, []), (0.5, [(0.5, part)])]:
+        merged = merge(base, keep, parts)
+        merged["w"].fill_(7.0)
+        merged["count"].fill_(7)
+    assert base["w"].tolist() == [1.0, 1.0]
+    assert part["w"].tolist() == [0.0, 0.0]
+    assert (int(base["count"]), int(part["count"])) == (3, 2)
+
+
+def test_a_merge_leaves_no_trace_in_autograds_books() -> None:
+    base = {"w": torch.ones(2, requires_grad=True)}
+    merged = merge(base, 0.5, [(0.5, {"w": torch.ones(2, requires_grad=True)})])
+    assert not merged["w"].requires_grad
+
+
+def test_a_difference_is_what_was_learned_and_counters_as_they_are() -> None:
+    before = {"w": torch.tensor([1.0]), "count": torch.tensor(3)}
+    after = {"w": torch.tensor([1.5]), "count": torch.tensor(5)}
+    delta = difference(after, before)
+    assert delta["w"].tolist() == [0.5]
+    assert int(delta["count"]) == 5
+
+
+def test_deltas_move_the_model_at_the_servers_rate() -> None:
+    base = {"w": torch.tensor([1.0]), "count": torch.tensor(2)}
+    parts = [
+        (0.5, {"w": torch.tensor([2.0]), "count": torch.tensor(4)}),
+        (0.5, {"w": torch.tensor([4.0]), "count": torch.tensor(3)}),
+    ]
+    moved = DeltaOptimizer().apply(base, parts, ServerOptimizer(learning_rate=0.1))
+    assert moved["w"].item() == pytest.approx(1.3)
+    assert int(moved["count"]) == 4
+
+
+def test_deltas_gather_momentum_as_sgd_does() -> None:
+    settings = ServerOptimizer(learning_rate=0.5, momentum=0.9)
+    optimizer = DeltaOptimizer()
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    reference = torch.optim.SGD([weight], lr=0.5, momentum=0.9)
+    model = {"w": weight.detach().clone()}
+    for delta in ([1.0, 0.5], [0.25, -1.0], [0.0, 2.0]):
+        model = optimizer.apply(model, [(1.0, {"w": torch.tensor(delta)})], settings)
+        weight.grad = -torch.tensor(delta)  # a delta is a step down the loss
+        reference.step()
+        assert torch.allclose(model["w"], weight.detach(), atol=1e-6)

@@ -1,0 +1,254 @@
+"""Killed anywhere and gone on with, a run ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedoptima import resume
+from fedoptima.api import Interrupted
+from fedoptima.api.result import Result
+from fedoptima.core.errors import ConfigError
+from fedoptima.sim.checkpoint import newest_checkpoint
+from tests.api.runs import CHURN, FLEET, TRAINING, data, network, run
+
+OPTIMIZER = {"name": "adam", "learning_rate": 0.01}
+ADAM = {**TRAINING, "device": OPTIMIZER, "server": OPTIMIZER}
+CUTS = [
+    {"at": 0.05, "device": "slow", "kind": "cut"},
+    {"at": 0.15, "device": "fast", "kind": "leave"},
+    {"at": 0.2, "device": "slow", "kind": "restore"},
+    {"at": 0.25, "device": "fast", "kind": "return"},
+    {"at": 0.3, "device": "middle", "kind": "bandwidth", "mbps": 0.5},
+]
+RUNS: dict[str, dict[str, object]] = {
+    "fedoptima": {},
+    "adam": {"training": ADAM},
+    "fifo": {"method": {"name": "fedoptima", "scheduler": "fifo", "activation_cap": 2}},
+    "no auxiliary network": {"method": {"name": "fedoptima", "auxiliary": "none"}},
+    "fl": {"method": "fl"},
+    "churn": {"fleet": {**FLEET, "churn": CHURN}},
+    "fl with churn": {"method": "fl", "fleet": {**FLEET, "churn": CHURN}},
+    "a device cut off": {"fleet": {**FLEET, "changes": CUTS}},
+    "a device cut off without auxiliary network": {
+        "fleet": {**FLEET, "changes": CUTS},
+        "method": {"name": "fedoptima", "auxiliary": "none"},
+    },
+    "dry": {"dry": True},
+    "dry with churn": {"dry": True, "fleet": {**FLEET, "churn": CHURN}},
+}
+
+
+class After:
+    """Says stop after so many events, and goes on saying so."""
+
+    def __init__(self, events: int) -> None:
+        self.left = events
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def python_objects() -> dict[str, object]:
+    return {"model": network(), "train": data(), "test": data(48, seed=1)}
+
+
+def go_on(path: Path, **options: object) -> Result:
+    return resume(path, **{**python_objects(), **options})  # type: ignore[arg-type]
+
+
+def end(result: Result) -> tuple[object, ...]:
+    """Everything a run comes to, but its folder."""
+    plain = json.loads(result.to_json())
+    plain.pop("directory")
+    return plain, result.trace_digest, result.weights_digest
+
+
+def interrupted_every(events: int, path: Path, changes: dict[str, object]) -> tuple[Result, int]:
+    """Stop, go on in fresh objects, stop again...; and how often a forward pass was open."""
+    open_passes = 0
+    try:
+        return run(out=path, interrupted=After(events), **changes), 0
+    except Interrupted:
+        pass
+    while True:
+        newest = newest_checkpoint(path / "checkpoints")
+        assert newest is not None
+        books = json.loads((newest / "state.json").read_text())["engines"]
+        open_passes += sum(bool(engine.get("waiting")) for engine in books.values())
+        try:
+            return go_on(path, interrupted=After(events)), open_passes
+        except Interrupted:
+            continue
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_stopped_again_and_again_ends_as_the_unbroken_one(name: str, tmp_path: Path) -> None:
+    changes = {"epochs": 1.5, **RUNS[name]}
+    unbroken = run(**changes)
+    result, open_passes = interrupted_every(31, tmp_path / "run", changes)
+    assert end(result) == end(unbroken)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    if name in ("fedoptima", "adam", "no auxiliary network"):
+        assert open_passes > 0, "no checkpoint fell between a forward pass and its backward pass"
+
+
+@pytest.mark.parametrize("events", range(1, 60, 7))
+def test_a_run_stopped_early_ends_as_the_unbroken_one(events: int, tmp_path: Path) -> None:
+    changes: dict[str, object] = {"epochs": 0.5}
+    with pytest.raises(Interrupted):
+        run(out=tmp_path / "run", interrupted=After(events), **changes)
+    assert end(go_on(tmp_path / "run")) == end(run(**changes))
+
+
+def test_a_run_on_a_preset_fleet_can_be_gone_on_with(tmp_path: Path) -> None:
+    changes: dict[str, object] = {"fleet": "uniform", "epochs": 1.0}
+    with pytest.raises(Interrupted):
+        run(out=tmp_path / "run", interrupted=After(50), **changes)
+    assert end(go_on(tmp_path / "run")) == end(run(**changes))
+
+
+def test_data_options_given_in_python_survive(tmp_path: Path) -> None:
+    changes: dict[str, object] = {"data": {"classes": 3, "validation": 0.25}, "epochs": 1.0}
+    with pytest.raises(Interrupted):
+        run(out=tmp_path / "run", interrupted=After(50), **changes)
+    assert end(go_on(tmp_path / "run")) == end(run(**changes))
+
+
+KILLED = """
+import os, signal, sys
+from tests.api.runs import run
+
+def watch(watch):
+    if watch.simulation.events > 40:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+run(out=sys.argv[1], checkpoint_every=0, observer=watch)
+"""
+
+
+def test_a_killed_process_is_gone_on_with_in_another(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    path = [str(root), str(root / "src"), *filter(None, sys.path)]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert newest_checkpoint(tmp_path / "run" / "checkpoints") is not None
+    assert end(go_on(tmp_path / "run")) == end(run())
+
+
+def stopped(path: Path, events: int = 80) -> Path:
+    with pytest.raises(Interrupted):
+        run(out=path, interrupted=After(events))
+    newest = newest_checkpoint(path / "checkpoints")
+    assert newest is not None
+    return newest
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    newest = stopped(tmp_path / "run")
+    shutil.rmtree(newest)
+    assert end(go_on(tmp_path / "run")) == end(run())
+
+
+def test_a_checkpoint_half_written_is_not_looked_at(tmp_path: Path) -> None:
+    newest = stopped(tmp_path / "run")
+    half = newest.parent / ".999999999999.tmp"
+    half.mkdir()
+    (half / "state.json").write_text('{"kernel": ')
+    assert end(go_on(tmp_path / "run")) == end(run())
+
+
+def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    stopped(tmp_path / "run", events=20)
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            go_on(tmp_path / "run", interrupted=After(20))
+    kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert len(kept) == 2
+    # A damaged one is removed by hand; the one before serves as well.
+    (kept[-1] / "state.json").write_text("")
+    with pytest.raises(ConfigError, match="remove this folder"):
+        go_on(tmp_path / "run")
+    shutil.rmtree(kept[-1])
+    assert end(go_on(tmp_path / "run")) == end(run())
+
+
+@pytest.mark.parametrize("file", ["state.json", "tensors.safetensors"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "noise"])
+def test_a_damaged_checkpoint_is_refused_with_a_way_out(
+    file: str, damage: str, tmp_path: Path
+) -> None:
+    damaged = stopped(tmp_path / "run") / file
+    content = damaged.read_bytes()
+    match damage:
+        case "cut":
+            damaged.write_bytes(content[: len(content) // 2])
+        case "gone":
+            damaged.unlink()
+        case "noise":
+            damaged.write_bytes(b"\xff" * 100)
+    with pytest.raises(ConfigError, match=r"not a whole checkpoint.*one before.*anew"):
+        go_on(tmp_path / "run")
+
+
+def test_a_trace_that_has_lost_records_is_refused(tmp_path: Path) -> None:
+    stopped(tmp_path / "run")
+    trace = tmp_path / "run" / "trace.jsonl.gz"
+    content = trace.read_bytes()
+    trace.write_bytes(content[:-100] + b"\xff" * 100)
+    with pytest.raises(ConfigError, match=r"trace\.jsonl\.gz: .*(anew|again)"):
+        go_on(tmp_path / "run")
+    trace.write_bytes(content[: len(content) // 3])
+    with pytest.raises(ConfigError, match="start the run anew"):
+        go_on(tmp_path / "run")
+    trace.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        go_on(tmp_path / "run")
+
+
+def test_a_run_that_is_over_is_not_gone_on_with(tmp_path: Path) -> None:
+    run(out=tmp_path / "run", epochs=1.0)
+    before = (tmp_path / "run" / "trace.jsonl.gz").read_bytes()
+    with pytest.raises(ConfigError, match=r"this run is over.*summary\.json"):
+        go_on(tmp_path / "run")
+    assert (tmp_path / "run" / "trace.jsonl.gz").read_bytes() == before
+
+
+def test_where_no_run_is_none_is_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run is here"):
+        resume(tmp_path)
+    (tmp_path / "config.json").write_text('{"recipe"')
+    with pytest.raises(ConfigError, match="damaged"):
+        resume(tmp_path)
+
+
+@pytest.mark.parametrize(("missing", "message"), [("model", "model was"), ("train", "data was")])
+def test_what_was_given_in_python_has_to_be_given_again(
+    missing: str, message: str, tmp_path: Path
+) -> None:
+    stopped(tmp_path / "run")
+    given = python_objects()
+    del given[missing]
+    if missing == "train":
+        del given["test"]
+    with pytest.raises(ConfigError, match=f"{message} given in Python; give it again"):
+        resume(tmp_path / "run", **given)  # type: ignore[arg-type]
+
+
+def test_saving_after_every_event_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    assert end(run(out=tmp_path / "run", checkpoint_every=0, epochs=0.2)) == end(run(epochs=0.2))

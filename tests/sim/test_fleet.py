@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedoptima.config.fleet import FleetConfig
+from fedoptima.config.load import validate
+from fedoptima.core.errors import ConfigError
+from fedoptima.sim.faults import Change, Churn
+from fedoptima.sim.fleet import Fleet, build_fleet, presets
+
+
+def fleet(**table: object) -> Fleet:
+    return build_fleet(validate(FleetConfig, table, "fleet.toml"), seed=4)
+
+
+SERVER = {"gflops": 2.0}
+
+
+def test_a_group_becomes_devices_whose_names_sort_as_numbers_do() -> None:
+    built = fleet(server=SERVER, devices=[{"name": "pi", "count": 12, "gflops": 1.5}])
+    names = list(built.devices)
+    assert names[0] == "pi-01"
+    assert names[-1] == "pi-12"
+    assert names == sorted(names)
+
+
+def test_one_device_keeps_its_groups_name_and_units_become_flops_and_bytes() -> None:
+    device = {
+        "name": "board",
+        "gflops": 1.5,
+        "mbps": 8.0,
+        "down_mbps": 80,
+        "latency_ms": 20,
+        "joins_at": 3,
+        "seconds": {"forward": 0.5},
+    }
+    built = fleet(server=SERVER, devices=[device])
+    spec = built.devices["board"]
+    assert built.server.flops_per_second == 2e9
+    assert spec.flops_per_second == 1.5e9
+    assert (spec.up, spec.down) == (1e6, 1e7)
+    assert spec.latency == 0.02
+    assert spec.joins_at == 3
+    assert dict(spec.seconds) == {"forward": 0.5}
+
+
+def test_those_who_join_later_are_not_waited_for_at_the_start() -> None:
+    devices = [
+        {"name": "early", "count": 2, "gflops": 1.0},
+        {"name": "late", "gflops": 1.0, "joins_at": 9.0},
+    ]
+    assert fleet(server=SERVER, devices=devices).present_at_start == 2
+
+
+@pytest.mark.parametrize(("preset", "count"), [("testbed_a", 8), ("testbed_b", 16), ("uniform", 8)])
+def test_presets_are_the_papers_fleets(preset: str, count: int) -> None:
+    built = fleet(preset=preset)
+    assert len(built.devices) == count
+    assert preset in presets()
+    assert {spec.up * 8e-6 for spec in built.devices.values()} == {
+        100.0 if preset == "testbed_b" else 50.0
+    }
+
+
+def test_what_is_written_beside_a_preset_replaces_that_part_of_it() -> None:
+    plain, other = fleet(preset="uniform"), fleet(preset="uniform", server={"gflops": 1.0})
+    assert other.server.flops_per_second == 1e9
+    assert other.devices == plain.devices
+    churn = {"leave_probability": 0.5, "mbps": [25, 50]}
+    assert fleet(preset="uniform", churn=churn).churn == Churn(4, 600.0, 0.5, 25e6 / 8, 50e6 / 8)
+
+
+def test_a_preset_read_back_from_a_resolved_recipe_is_the_same_fleet() -> None:
+    config = validate(FleetConfig, {"preset": "testbed_a", "server": SERVER}, "fleet.toml")
+    again = validate(FleetConfig, config.model_dump(mode="json"), "config.json")
+    assert build_fleet(again, 4) == build_fleet(config, 4)
+
+
+def test_a_preset_may_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[server]\ngflops = 1\n[[devices]]\nname = "a"\ngflops = 2\n')
+    assert list(fleet(preset=str(path)).devices) == ["a"]
+
+
+def test_a_mistake_in_a_presets_file_names_that_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[server]\ngflops = 1\n[[devices]]\nname = "a"\ngflop = 2\n')
+    with pytest.raises(ConfigError, match=r"mine\.toml: .*gflop: unknown key.*'gflops'"):
+        fleet(preset=str(path))
+
+
+def test_changes_are_of_devices_that_exist() -> None:
+    devices = [{"name": "a", "gflops": 1.0}]
+    change = {"at": 5.0, "device": "a", "kind": "bandwidth", "mbps": 8.0}
+    built = fleet(server=SERVER, devices=devices, changes=[change])
+    assert built.changes == (Change(5.0, "a", "bandwidth", 1e6),)
+    with pytest.raises(ConfigError, match="device = 'b': no such device; there are a"):
+        fleet(server=SERVER, devices=devices, changes=[{**change, "device": "b"}])
+
+
+@pytest.mark.parametrize(
+    ("devices", "name"),
+    [
+        ([{"name": "a", "gflops": 1.0}, {"name": "a", "gflops": 2.0}], "a"),
+        ([{"name": "server", "gflops": 1.0}], "server"),
+        ([{"name": "a", "count": 2, "gflops": 1.0}, {"name": "a-1", "gflops": 1.0}], "a-1"),
+    ],
+)
+def test_two_nodes_of_one_name_are_refused(devices: list[object], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"two nodes are called '{name}'; rename a group"):
+        fleet(server=SERVER, devices=devices)
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"preset = 'testbed_c'.*testbed_a, testbed_b, uniform"):
+        fleet(preset="testbed_c")

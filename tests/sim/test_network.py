@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedoptima.core.messages import (
+    ENVELOPE_BYTES,
+    ActivationBatch,
+    Assignment,
+    GlobalModel,
+    GradientBatch,
+    Message,
+    ModelUpdate,
+    TurnOn,
+    is_bulk,
+    nbytes,
+)
+from fedoptima.core.types import Payload, PayloadId
+from fedoptima.sim.network import Letter, Link
+from tests.support.bench import payload
+from tests.support.rows import FULL, fedoptima
+from tests.support.world import Description, Device, World
+
+
+def bulk(size: int, seq: int = 0) -> Letter:
+    """Activations that are so many bytes on the wire."""
+    data = Payload(PayloadId(f"x/0/{seq}"), size - ENVELOPE_BYTES)
+    return Letter(ActivationBatch(seq, data), 1)
+
+
+def urgent(size: int, version: int = 0) -> Letter:
+    data = Payload(PayloadId(f"m/0/{version}"), size - ENVELOPE_BYTES)
+    return Letter(ModelUpdate(version, 0, data), 1)
+
+
+def drain(link: Link) -> list[tuple[float, Letter]]:
+    """Everything that is on the link, with the time it has left."""
+    gone = []
+    while (done := link.done_at()) is not None:
+        gone.append((done, link.take(done)))
+    return gone
+
+
+@pytest.mark.parametrize(
+    ("message", "size", "overtaken"),
+    [
+        (TurnOn(), ENVELOPE_BYTES, False),
+        (Assignment("12345", FULL, 2), ENVELOPE_BYTES + 5, False),
+        (GlobalModel(0, 0.0, payload("x", 100)), ENVELOPE_BYTES + 100, False),
+        (ModelUpdate(0, 0, payload("x", 100)), ENVELOPE_BYTES + 100, False),
+        (ActivationBatch(0, payload("x", 100)), ENVELOPE_BYTES + 100, True),
+        (GradientBatch(0, 0, payload("x", 100)), ENVELOPE_BYTES + 100, True),
+    ],
+)
+def test_messages_have_a_size_and_a_class(message: Message, size: int, overtaken: bool) -> None:
+    assert nbytes(message) == size
+    assert is_bulk(message) == overtaken
+
+
+def test_letters_of_one_class_leave_one_after_the_other() -> None:
+    link = Link(100.0, 0.0)
+    letters = [bulk(1000, seq) for seq in range(3)]
+    assert [link.put(letter, 0.0) for letter in letters] == [True, False, False]
+    assert drain(link) == [(10.0, letters[0]), (20.0, letters[1]), (30.0, letters[2])]
+
+
+def test_a_model_overtakes_activations_that_are_half_way_through() -> None:
+    link = Link(100.0, 0.0)
+    link.put(bulk(1000), 0.0)
+    assert link.put(urgent(500), 4.0)  # 400 bytes of the batch are through
+    assert drain(link) == [(9.0, urgent(500)), (15.0, bulk(1000))]
+
+
+def test_models_do_not_overtake_each_other() -> None:
+    link = Link(100.0, 0.0)
+    link.put(bulk(1000), 0.0)
+    link.put(urgent(500, 1), 4.0)
+    assert not link.put(urgent(500, 2), 5.0)
+    assert [letter for _, letter in drain(link)] == [urgent(500, 1), urgent(500, 2), bulk(1000)]
+
+
+def test_activations_handed_over_meanwhile_wait_for_the_model_and_for_each_other() -> None:
+    link = Link(100.0, 0.0)
+    link.put(urgent(500), 0.0)
+    assert not link.put(bulk(1000, 1), 1.0)
+    assert not link.put(bulk(1000, 2), 2.0)
+    assert [at for at, _ in drain(link)] == [5.0, 15.0, 25.0]
+
+
+def test_an_idle_link_saves_nothing_up() -> None:
+    link = Link(100.0, 0.0)
+    link.put(bulk(1000), 50.0)
+    assert link.done_at() == 60.0
+
+
+def test_a_new_bandwidth_counts_for_what_is_left() -> None:
+    link = Link(100.0, 0.0)
+    link.put(bulk(1000), 0.0)
+    link.set_bandwidth(50.0, 4.0)
+    assert link.done_at() == 16.0
+
+
+def test_what_was_announced_is_void_after_every_change() -> None:
+    link = Link(100.0, 0.0)
+    seen = [link.generation]
+    link.put(bulk(1000), 0.0)
+    seen.append(link.generation)
+    link.put(urgent(100), 1.0)
+    seen.append(link.generation)
+    link.set_bandwidth(50.0, 1.5)
+    seen.append(link.generation)
+    link.take(4.0)
+    seen.append(link.generation)
+    link.clear(5.0)
+    seen.append(link.generation)
+    assert seen == sorted(set(seen))
+
+
+def test_a_broken_connection_takes_its_letters_with_it() -> None:
+    link = Link(100.0, 0.0)
+    link.put(bulk(1000), 0.0)
+    link.put(urgent(100), 1.0)
+    link.clear(2.0)
+    assert link.done_at() is None
+    link.put(bulk(1000), 3.0)
+    assert link.done_at() == 13.0
+
+
+HAPPENINGS = st.lists(
+    st.tuples(
+        st.floats(0.0, 3.0),
+        st.one_of(
+            st.tuples(st.just("bulk"), st.integers(65, 900)),
+            st.tuples(st.just("urgent"), st.integers(65, 900)),
+            st.tuples(st.just("bandwidth"), st.sampled_from([10, 75, 400, 1000])),
+        ),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(HAPPENINGS)
+def test_whatever_happens_the_bytes_through_are_bandwidth_times_busy_time(
+    happenings: list[tuple[float, tuple[str, int]]],
+) -> None:
+    link = Link(100.0, 0.0)
+    now, handed_over, through, capacity = 0.0, 0, 0, 0.0
+    order: dict[bool, list[tuple[str, Letter]]] = {True: [], False: []}
+
+    def advance(until: float) -> None:
+        """Let the link work, summing up what it could have carried while it was busy."""
+        nonlocal now, through, capacity
+        while (done := link.done_at()) is not None and done <= until:
+            capacity += (done - now) * link.bytes_per_second
+            now = done
+            letter = link.take(done)
+            assert order[is_bulk(letter.message)].pop(0)[1] == letter  # in the order handed over
+            through += nbytes(letter.message)
+        if link.done_at() is not None and until != float("inf"):
+            capacity += (until - now) * link.bytes_per_second
+        if until != float("inf"):
+            now = until
+
+    for number, (later, (what, size)) in enumerate(happenings):
+        advance(now + later)
+        if what == "bandwidth":
+            link.set_bandwidth(float(size), now)
+            continue
+        letter = bulk(size, number) if what == "bulk" else urgent(size, number)
+        order[what == "bulk"].append((what, letter))
+        link.put(letter, now)
+        handed_over += size
+    advance(float("inf"))
+    assert through == handed_over
+    assert capacity == pytest.approx(handed_over, rel=1e-6)
+
+
+def test_latency_delays_every_message_and_no_more_than_once() -> None:
+    def begins(latency: float) -> float:
+        world = World(Description(fedoptima(), [Device(latency=latency)], iterations=1))
+        world.run()
+        return next(r.at for r in world.records if r.node == "d0" and "LoadModel" in str(r.effects))
+
+    # Join up; assignment, credit and model come down together.
+    assert begins(0.5) == pytest.approx(begins(0.0) + 2 * 0.5)

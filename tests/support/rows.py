@@ -1,0 +1,114 @@
+"""The seven methods and the paper's two ablations, as rows of five policies each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from fedoptima.core.aggregation import AsyncStaleness, Barrier, Buffered
+from fedoptima.core.flow import CappedFlow, OpenFlow
+from fedoptima.core.jobs import ServerOptimizer
+from fedoptima.core.messages import ProgramSpec
+from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the rows can be tuned by; each row takes what concerns it."""
+
+    cap: int = 4
+    credit_timeout: float | None = None
+    max_delay: int = 100
+    on_leave: Literal["drop", "wait"] = "drop"
+    barrier_timeout: float | None = None
+    buffer: int = 3
+    micro_batches: int = 3
+
+
+DEFAULTS = Options()
+
+FULL = ProgramSpec("full")
+DELTA = ProgramSpec("full", delta=True)
+AUXILIARY = ProgramSpec("auxiliary")
+GRADIENT = ProgramSpec("gradient")
+
+Row = Callable[[Options], Method]
+
+
+def _row(
+    name: str,
+    program: ProgramSpec,
+    training: ServerTraining,
+    aggregation: Callable[[], AsyncStaleness | Barrier | Buffered],
+    flow: Callable[[], CappedFlow | OpenFlow] = OpenFlow,
+    scheduler: Callable[[], CounterScheduler | FifoScheduler] = FifoScheduler,
+) -> Method:
+    return Method(name, program, training, aggregation, scheduler, flow)
+
+
+def _barrier(options: Options) -> Callable[[], Barrier]:
+    return partial(Barrier, on_leave=options.on_leave, timeout=options.barrier_timeout)
+
+
+def _async(options: Options) -> Callable[[], AsyncStaleness]:
+    return partial(AsyncStaleness, options.max_delay)
+
+
+def fl(o: Options = DEFAULTS) -> Method:
+    return _row("fl", FULL, ServerTraining.NONE, _barrier(o))
+
+
+def fedasync(o: Options = DEFAULTS) -> Method:
+    return _row("fedasync", FULL, ServerTraining.NONE, _async(o))
+
+
+def fedbuff(o: Options = DEFAULTS) -> Method:
+    buffered = partial(Buffered, o.buffer, o.max_delay, server_optimizer=ServerOptimizer(0.7))
+    return _row("fedbuff", DELTA, ServerTraining.NONE, buffered)
+
+
+def splitfed(o: Options = DEFAULTS) -> Method:
+    return _row("splitfed", GRADIENT, ServerTraining.PER_DEVICE, _barrier(o))
+
+
+def pipar(o: Options = DEFAULTS) -> Method:
+    program = ProgramSpec("gradient", o.micro_batches)
+    return _row("pipar", program, ServerTraining.PER_DEVICE, _barrier(o))
+
+
+def oafl(o: Options = DEFAULTS) -> Method:
+    return _row("oafl", GRADIENT, ServerTraining.PER_DEVICE, _async(o))
+
+
+def fedoptima(o: Options = DEFAULTS) -> Method:
+    flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout)
+    return _row(
+        "fedoptima", AUXILIARY, ServerTraining.SHARED, _async(o), flow, scheduler=CounterScheduler
+    )
+
+
+def fifo(o: Options = DEFAULTS) -> Method:
+    flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout, balanced=False)
+    return _row("fifo", AUXILIARY, ServerTraining.SHARED, _async(o), flow)
+
+
+def no_auxiliary(o: Options = DEFAULTS) -> Method:
+    return _row(
+        "no auxiliary",
+        GRADIENT,
+        ServerTraining.SHARED,
+        _async(o),
+        scheduler=CounterScheduler,
+    )
+
+
+ROWS: dict[str, Row] = {
+    row.__name__: row
+    for row in (fl, fedasync, fedbuff, splitfed, pipar, oafl, fedoptima, fifo, no_auxiliary)
+}
+WITH_BARRIER = ("fl", "splitfed", "pipar")
+WITHOUT_BARRIER = tuple(name for name in ROWS if name not in WITH_BARRIER)
+CAPPED = ("fedoptima", "fifo")

@@ -1,0 +1,295 @@
+"""A simulated fleet with toy engines, from a plain description, under constant watch.
+
+After every event every machine's invariants are checked, and so are the laws that can be read off
+the events themselves, without asking the machines: the cap, the sessions, one answer per hand-in,
+no update merged twice, nobody dropped for breaking the protocol.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from fedoptima.core.device import DeviceCore
+from fedoptima.core.effects import Halt, Note, Run, Send
+from fedoptima.core.events import Connected, Disconnected, Received
+from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.messages import (
+    ActivationBatch,
+    Failed,
+    GlobalModel,
+    ModelUpdate,
+    TurnOn,
+)
+from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.plain import freeze, thaw
+from fedoptima.core.server import ServerCore, ServerPhase, ServerSettings
+from fedoptima.core.stopping import StopRule
+from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.sim.driver import SimDevice, SimServer, Simulation
+from fedoptima.sim.faults import Change, Churn
+from fedoptima.sim.kernel import EventKernel
+from fedoptima.sim.network import Link
+from fedoptima.trace.record import Record
+from fedoptima.trace.writer import TraceWriter
+from tests.support.toy import BATCH, ToyCosts, ToyDevice, ToyServer
+
+ENDLESS = 30_000  # events: no described run needs half as many
+
+
+@dataclass(frozen=True)
+class Device:
+    speed: float = 1.0
+    bytes_per_second: float = 4000.0
+    latency: float = 0.0
+    samples: int = 8
+    joins_at: float = 0.0
+    diverges_at: int | None = None
+
+
+@dataclass(frozen=True)
+class Description:
+    method: Method
+    devices: Sequence[Device] = (Device(), Device())
+    stop: StopRule = field(default_factory=lambda: StopRule(rounds=3))
+    changes: Sequence[Change] = ()
+    churn: Churn | None = None
+    server_speed: float = 4.0
+    iterations: int | None = 2
+    evaluate_every: float = 1.0
+    gather: int | None = None  # devices to wait for; None: those that are there from the start
+    gather_patience: float | None = None
+    drop_diverged: bool = False
+    accuracy_rises: bool = True
+    dry: bool = False
+    cap: int | None = None  # what the watch holds the method to
+    credit_timeout: float | None = None
+
+    def name(self, number: int) -> NodeId:
+        return NodeId(f"d{number}")
+
+
+class World:
+    def __init__(self, description: Description, trace: TraceWriter | None = None) -> None:
+        self.description = description
+        self.records: list[Record] = []
+        self.trace = trace or TraceWriter(None, {})
+        self.watch = Watch(description)
+        devices = {description.name(i): d for i, d in enumerate(description.devices)}
+        early = sum(device.joins_at == 0 for device in devices.values())
+        settings = ServerSettings(
+            description.stop,
+            devices=description.gather or max(1, early),
+            patience=description.gather_patience,
+            batch_size=BATCH,
+            iterations=description.iterations,
+            evaluate_every=description.evaluate_every,
+            drop_diverged=description.drop_diverged,
+        )
+        self.engine = ToyServer(
+            per_device=description.method.training is ServerTraining.PER_DEVICE,
+            dry=description.dry,
+            rises=description.accuracy_rises,
+        )
+        self.simulation = Simulation(
+            ServerCore(description.method, settings),
+            {name: _sim_device(device) for name, device in devices.items()},
+            engines={
+                name: ToyDevice(float(i), device.diverges_at)
+                for i, (name, device) in enumerate(devices.items())
+            },
+            server_engine=self.engine,
+            costs=ToyCosts(
+                {SERVER: description.server_speed}
+                | {name: device.speed for name, device in devices.items()}
+            ),
+            changes=description.changes,
+            churn=description.churn,
+            late={name: device.joins_at for name, device in devices.items()},
+            observers=(self._observe,),
+        )
+
+    @property
+    def server(self) -> ServerCore:
+        return self.simulation.server.machine
+
+    @property
+    def digest(self) -> str:
+        return self.trace.digest.hexdigest()
+
+    def run(
+        self,
+        *,
+        swap_at: Collection[int] = (),
+        after_step: Mapping[int, Callable[[World], None]] | None = None,
+        limit: int = ENDLESS,
+    ) -> Halt:
+        """To the end; at the given steps everything is saved as JSON and built anew from it."""
+        steps = 0
+
+        def pause() -> bool:
+            nonlocal steps
+            steps += 1
+            assert steps < limit, f"no end after {limit} steps, at {self.simulation.now} s"
+            if steps in swap_at:
+                self.swap()
+            if after_step and steps in after_step:
+                after_step[steps](self)
+            return False
+
+        outcome = self.simulation.run(pause)
+        assert outcome is not None
+        return outcome
+
+    def run_until(self, time: float) -> None:
+        self.simulation.run(lambda: self.simulation.now >= time)
+
+    def swap(self) -> None:
+        """Every machine and all that surrounds it, through JSON and back."""
+        simulation = self.simulation
+        payloads: dict[PayloadId, object] = {}
+        state = {
+            "kernel": freeze(simulation.kernel, payloads),
+            "server": freeze(simulation.server, payloads),
+            "devices": freeze(simulation.devices, payloads),
+        }
+        state = json.loads(json.dumps(state))
+        simulation.kernel = cast(EventKernel, thaw(state["kernel"], payloads))
+        simulation.server = cast(SimServer, thaw(state["server"], payloads))
+        simulation.devices = cast(dict[NodeId, SimDevice], thaw(state["devices"], payloads))
+
+    def _observe(self, record: Record) -> None:
+        self.records.append(record)
+        self.trace.write(record)
+        self.server.check()
+        for device in self.simulation.devices.values():
+            device.machine.check()
+        self.watch.see(record, self)
+
+    # ---- what the stories ask ----------------------------------------------------------------
+
+    def last_told(self, node: NodeId) -> float:
+        """When the node was last told something."""
+        return next((r.at for r in reversed(self.records) if r.node == node), 0.0)
+
+    def jobs(self, node: NodeId, kind: type) -> list[Run]:
+        effects = (e for r in self.records if r.node == node for e in r.effects)
+        return [e for e in effects if isinstance(e, Run) and isinstance(e.job, kind)]
+
+    def sent(self, kind: type, to: NodeId | None = None) -> list[Send]:
+        effects = (e for record in self.records for e in record.effects)
+        sends = (e for e in effects if isinstance(e, Send) and isinstance(e.message, kind))
+        return [e for e in sends if to is None or e.to == to]
+
+    def notes(self, kind: str) -> list[Note]:
+        effects = (e for record in self.records for e in record.effects)
+        return [e for e in effects if isinstance(e, Note) and e.kind == kind]
+
+    def grants(self) -> Counter[NodeId]:
+        return Counter(send.to for send in self.sent(TurnOn))
+
+    def steps_served(self) -> Counter[NodeId]:
+        jobs = (run.job for run in self.jobs(SERVER, ServerStep))
+        return Counter(job.origin for job in jobs if isinstance(job, ServerStep))
+
+    def merged(self) -> Counter[NodeId]:
+        merges = (run.job for run in self.jobs(SERVER, Merge))
+        return Counter(p.device for m in merges if isinstance(m, Merge) for p in m.parts)
+
+
+def _sim_device(device: Device) -> SimDevice:
+    core = DeviceCore(
+        samples=device.samples,
+        flops_per_second=device.speed,
+        bytes_per_second=device.bytes_per_second,
+    )
+    return SimDevice(
+        core,
+        Link(device.bytes_per_second, device.latency),
+        Link(device.bytes_per_second, device.latency),
+    )
+
+
+class Watch:
+    """Keeps its own books from the events, and compares."""
+
+    def __init__(self, description: Description) -> None:
+        self._cap = description.cap
+        self._timeout = description.credit_timeout
+        self._buffered: Counter[NodeId] = Counter()
+        self._granted: dict[NodeId, float] = {}  # when
+        self._merged: dict[PayloadId, None] = {}
+        self._refused: dict[NodeId, None] = {}  # and not answered yet
+        self._owing: dict[NodeId, None] = {}  # has a model that no update has followed yet
+        self._drops_expected = False
+        self.peak = 0
+
+    def expect_drops(self) -> None:
+        """This story is about a peer that breaks the protocol."""
+        self._drops_expected = True
+
+    def see(self, record: Record, world: World) -> None:
+        for effect in record.effects:
+            dropped = isinstance(effect, Note) and effect.kind == "peer dropped"
+            assert not dropped or self._drops_expected, f"the protocol was broken: {record}"
+        if record.node == SERVER:
+            self._server(record, world)
+
+    def _server(self, record: Record, world: World) -> None:
+        match record.event:
+            case Connected(device, _) | Disconnected(device, _):
+                self._forget(device)
+            case Received(device, _, Failed()):
+                self._forget(device)
+            case Received(device, _, ActivationBatch()) if running(world.server):
+                self._granted.pop(device, None)
+                late = any(isinstance(e, Note) and "late" in e.kind for e in record.effects)
+                self._buffered[device] += not late
+            case Received(device, _, ModelUpdate()):
+                self._owing.pop(device, None)
+        for effect in record.effects:
+            match effect:
+                case Send(device, session, message):
+                    self._sent(record.at, device, message)
+                    there = world.simulation.devices[device]
+                    assert there.connected, f"sent to {device}, which is away: {record}"
+                    assert there.session == session, f"sent to a dead session: {record}"
+                case Run(_, ServerStep(origin=device)):
+                    self._buffered[device] -= 1
+                    assert not self._refused, f"others go on before {self._refused} is answered"
+                case Run(_, Merge(parts=parts)):
+                    assert not self._refused, f"others go on before {self._refused} is answered"
+                    for part in parts:
+                        assert part.data.id not in self._merged, f"merged twice: {part}"
+                        self._merged[part.data.id] = None
+                case Note("update refused", device):
+                    self._refused[device] = None
+        if self._cap is not None and running(world.server):
+            held = sum(self._buffered.values())
+            self.peak = max(self.peak, held)
+            alive = (at for at in self._granted.values() if self._is_alive(at, record.at))
+            assert held + sum(1 for _ in alive) <= self._cap, f"over the cap: {record}"
+
+    def _is_alive(self, granted: float, now: float) -> bool:
+        return self._timeout is None or now < granted + self._timeout
+
+    def _sent(self, at: float, device: NodeId, message: object) -> None:
+        match message:
+            case TurnOn():
+                assert device not in self._granted or not self._is_alive(self._granted[device], at)
+                self._granted[device] = at
+            case GlobalModel():
+                assert device not in self._owing, f"{device} was sent two models"
+                self._owing[device] = None
+                self._refused.pop(device, None)
+
+    def _forget(self, device: NodeId) -> None:
+        for book in (self._buffered, self._granted, self._refused, self._owing):
+            book.pop(device, None)
+
+
+def running(server: ServerCore) -> bool:
+    return server._phase is ServerPhase.RUNNING

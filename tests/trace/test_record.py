@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from fedoptima.core import effects, events
+from fedoptima.core.jobs import FullStep
+from fedoptima.core.stopping import StopRule
+from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.sim.faults import Change
+from fedoptima.trace.record import Record
+from tests.support.rows import ROWS, Options
+from tests.support.world import Description, Device, World
+
+
+def eventful(method: str, *, diverges: bool = False) -> World:
+    """A run with every kind of event and effect the method knows."""
+    fleet = [
+        Device(),
+        Device(2.0, 1064.0),
+        Device(8.0, diverges_at=12 if diverges else None),
+        Device(4.0, joins_at=4.0),
+    ]
+    description = Description(
+        ROWS[method](Options(cap=2, credit_timeout=4.0, barrier_timeout=6.0, max_delay=1)),
+        fleet,
+        stop=StopRule(rounds=4, seconds=200.0),
+        changes=[
+            Change(9.0, NodeId("d1"), "cut"),
+            Change(12.0, NodeId("d1"), "restore"),
+            Change(13.0, NodeId("d3"), "hang"),
+        ],
+        drop_diverged=True,
+        evaluate_every=0.5,
+    )
+    world = World(description)
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("method", ROWS)
+def test_every_line_of_a_run_comes_back_as_an_equal_record(method: str) -> None:
+    for record in eventful(method).records:
+        line = record.to_line()
+        back = Record.from_line(line)
+        assert back == record
+        assert back.to_line() == line
+
+
+def test_these_runs_know_every_event_and_every_effect() -> None:
+    seen = set()
+    for method in ROWS:
+        for record in eventful(method, diverges=True).records:
+            seen |= {type(record.event), *map(type, record.effects)}
+    assert seen >= {*get_args(events.Event), *get_args(effects.Effect)}
+
+
+def test_tensors_are_never_in_a_trace() -> None:
+    data = Payload(PayloadId("a/0/1"), 8, "secret weights")
+    record = Record(1.5, NodeId("a"), events.JobDone(1, FullStep(0), data), [])
+    assert "secret" not in record.to_line()
+    assert '["Payload","a/0/1",8]' in record.to_line()
+
+
+def test_a_line_is_json_that_begins_with_time_and_node() -> None:
+    record = Record(1.5, NodeId("a"), events.TimerFired("credit"), [effects.Halt("done")])
+    line = json.loads(record.to_line())
+    assert line == [1.5, "a", ["TimerFired", "credit"], ["Halt", "done", False]]
+
+
+def test_times_come_back_to_the_last_bit() -> None:
+    at = 0.1 + 0.2
+    record = Record(at, NodeId("gerät"), events.TimerFired("credit"), [])
+    back = Record.from_line(record.to_line())
+    assert back.at == at
+    assert back.node == "gerät"
