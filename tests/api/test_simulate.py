@@ -218,7 +218,7 @@ def test_more_devices_than_samples_is_an_empty_partition() -> None:
 @pytest.mark.parametrize("stop", [{"target_accuracy": 0.9}, {"patience": 3.0}])
 def test_a_dry_run_that_only_an_accuracy_could_stop_is_refused(stop: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"dry run has no accuracy.*stop\.epochs"):
-        run(stop=stop, epochs=None, dry=True)
+        run(stop=stop, epochs=None, training={"batch_size": 8}, dry=True)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,8 @@ def test_a_dry_run_that_only_an_accuracy_could_stop_is_refused(stop: dict[str, f
     ],
 )
 def test_each_rule_stops_a_run_and_is_its_reason(stop: dict[str, float], reason: str) -> None:
-    assert reason in run(stop=stop, epochs=None).reason
+    training = {"batch_size": 8, "device": {"learning_rate": 0.05}}
+    assert reason in run(stop=stop, epochs=None, training=training).reason
 
 
 def test_an_observer_sees_the_run_and_its_end() -> None:

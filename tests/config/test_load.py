@@ -74,6 +74,11 @@ def test_a_recipe_is_read_with_its_defaults(tmp_path: Path) -> None:
         ('name = "pi"', 'name = "a b"', r"fleet\.devices\.0\.name = 'a b'"),
         ("[stop]\nepochs = 5", "[stop]", r"stop: nothing stops this run: give rounds"),
         ("[stop]\nepochs = 5", "", r"stop: is missing"),
+        (
+            "[stop]\nepochs = 5",
+            'schedule = { kind = "cosine" }\n[stop]\npatience = 5',
+            r"training\.schedule follows .*add stop\.epochs",
+        ),
         ("epochs = 5", "epochs = -1", r"stop\.epochs = -1: .*greater than 0"),
         ("epochs = 5", "target_accuracy = 95", r"stop\.target_accuracy = 95: .*less than"),
         ('kind = "dirichlet"', 'kind = "dirichle"', r"partition\.kind = 'dirichle': .*'iid'"),

@@ -235,6 +235,10 @@ class Watch:
         for effect in record.effects:
             dropped = isinstance(effect, Note) and effect.kind == "peer dropped"
             assert not dropped or self._drops_expected, f"the protocol was broken: {record}"
+        if isinstance(record.event, Received):
+            device = record.event.sender if record.node == SERVER else record.node
+            current = world.simulation.devices[device].session
+            assert record.event.session == current, f"arrived from a dead session: {record}"
         if record.node == SERVER:
             self._server(record, world)
 

@@ -47,6 +47,7 @@ def simulate(
     epochs: float | None = None,
     seed: int | None = None,
     device: str | None = None,
+    threads: int | None = None,
     loss: Loss | None = None,
     out: str | Path | None = None,
     dry: bool = False,
@@ -82,10 +83,12 @@ def simulate(
             "stop": stop if epochs is None else {**(stop or {}), "epochs": epochs},
             "seed": seed,
             "device": device,
+            "threads": threads,
         },
     )
     experiment = prepare(resolved, given, progress)
-    directory = RunDirectory.create(Path(out), resolved, dry=dry) if out is not None else None
+    recipe = experiment.recipe
+    directory = RunDirectory.create(Path(out), recipe, dry=dry) if out is not None else None
     try:
         return run_experiment(
             experiment,

@@ -81,6 +81,7 @@ def prepare(
 ) -> Experiment:
     given = given or Given()
     compute = _compute_device(recipe.device)
+    recipe = recipe.model_copy(update={"threads": recipe.threads or torch.get_num_threads()})
     fleet = build_fleet(recipe.fleet, recipe.seed)
     method = build_method(recipe, len(fleet.devices))
     dataset = given.dataset or load_dataset(

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedoptima.api.build import Experiment, assemble
+from fedoptima.api.build import Experiment, assemble, server_settings
 from fedoptima.api.directory import RunDirectory, run_header
 from fedoptima.api.result import Result
 from fedoptima.core.errors import ConfigError, FedOptimaError, TrainingDiverged
@@ -57,13 +57,12 @@ def run_experiment(
     ``interrupted`` is asked between events, where the state is whole: once it says yes, a last
     checkpoint is saved and `Interrupted` is raised.
     """
-    rule = experiment.recipe.stop
-    if dry and rule.rounds is None and rule.epochs is None and rule.hours is None:
+    if dry and server_settings(experiment).stop.only_accuracy:
         raise ConfigError(
             "a dry run has no accuracy, so target_accuracy and patience cannot stop it; "
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"
         )
-    with deterministic():
+    with deterministic(experiment.recipe.threads):
         run = _Run(experiment, directory, dry)
         return run.run(resume, checkpoint_every, observer, interrupted)
 
@@ -105,8 +104,6 @@ class _Run:
                     observer(self._watch)
                 if stop:
                     raise Interrupted(f"stopped at {simulation.now:.1f} s of the run")
-        except TrainingDiverged as error:  # found by an evaluation, which is nobody's job
-            raise TrainingDiverged(self._explain(str(error))) from error
         finally:
             self._trace.close()  # also when the run fails: the trace says what led to it
         if simulation.outcome.failed:

@@ -111,6 +111,8 @@ class Recipe(Strict):
     name: str = Field(default="run", min_length=1)
     seed: int = Field(default=1, ge=0)
     device: str = "cpu"  # where the maths runs: "cpu", "cuda", "cuda:1"
+    # Sums over several threads may round differently, so the number belongs to a run's identity.
+    threads: int | None = Field(default=None, ge=1)  # of torch; None: as many as torch takes
     model: Named
     data: DataConfig
     fleet: FleetConfig
@@ -118,3 +120,14 @@ class Recipe(Strict):
     training: TrainingConfig = TrainingConfig()
     split: SplitConfig = SplitConfig()
     stop: StopConfig
+
+    @model_validator(mode="after")
+    def _schedule_has_a_budget(self) -> Recipe:
+        schedule, stop = self.training.schedule, self.stop
+        moves = schedule.kind != "constant" or schedule.warmup > 0
+        if moves and stop.rounds is None and stop.epochs is None and stop.hours is None:
+            raise ValueError(
+                "training.schedule follows the share of the budget that is spent, but there is "
+                "none: add stop.epochs (or rounds, hours), or take a constant schedule"
+            )
+        return self

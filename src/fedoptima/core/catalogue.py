@@ -57,6 +57,7 @@ plain.register(
     events.JobDone,
     events.JobFailed,
     events.Evaluated,
+    events.EvaluationFailed,
     events.TimerFired,
     # effects
     effects.Send,

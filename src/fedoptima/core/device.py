@@ -15,6 +15,7 @@ from fedoptima.core.events import (
     Connected,
     Disconnected,
     Evaluated,
+    EvaluationFailed,
     Event,
     JobDone,
     JobFailed,
@@ -108,7 +109,7 @@ class DeviceCore:
                 return self._job_done(event)
             case JobFailed(_, _, error, diverged):
                 return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]
-            case TimerFired() | Evaluated():
+            case TimerFired() | Evaluated() | EvaluationFailed():
                 raise InvariantBroken(f"a device was told {event}")
 
     # ---- connection --------------------------------------------------------------------------
@@ -117,7 +118,6 @@ class DeviceCore:
         if self._session is not None:  # the new connection is the first sign that the old one died
             self._disconnect()
         self._session = session
-        self._sender_on = False
         return self._send(self._introduction())
 
     def _introduction(self) -> Join:

@@ -52,8 +52,23 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationFailed:
+    index: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     key: str
 
 
-Event = Connected | Disconnected | Received | JobDone | JobFailed | Evaluated | TimerFired
+Event = (
+    Connected
+    | Disconnected
+    | Received
+    | JobDone
+    | JobFailed
+    | Evaluated
+    | EvaluationFailed
+    | TimerFired
+)

@@ -19,6 +19,7 @@ from fedoptima.core.events import (
     Connected,
     Disconnected,
     Evaluated,
+    EvaluationFailed,
     Event,
     JobDone,
     JobFailed,
@@ -130,7 +131,7 @@ class ServerCore:
                 return self._receive(device, message) if current else []
             case JobDone():
                 return self._job_done(event)
-            case JobFailed(_, _, error):
+            case JobFailed(_, _, error) | EvaluationFailed(_, error):
                 return self._finish(error, failed=True)
             case Evaluated(index, metrics):
                 return self._evaluated(index, dict(metrics))
@@ -208,6 +209,7 @@ class ServerCore:
     def _begin(self, plan: str, model: Payload) -> list[Effect]:
         self._phase = ServerPhase.RUNNING
         self._plan, self._model = plan, model
+        self._changed = True  # no run ends without an evaluation
         self.progress.begin(self._now, len(self._roster.members))
         effects: list[Effect] = []
         if self._settings.stop.seconds is not None:

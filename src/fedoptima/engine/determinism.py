@@ -9,22 +9,30 @@ import torch
 
 
 @contextmanager
-def deterministic() -> Iterator[None]:
+def deterministic(threads: int | None = None) -> Iterator[None]:
     """Reproducible kernels and an untouched global generator, for the time of a run."""
+    threads_before = torch.get_num_threads()
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn = torch.backends.cudnn
     flags = (cudnn.deterministic, cudnn.benchmark)
+    memory = torch.utils.deterministic  # torch has no types for its one setting
+    fills = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
     devices = list(range(torch.cuda.device_count()))
     with torch.random.fork_rng(devices=devices):
         # warn_only: an operation without a deterministic kernel must not make a model unusable.
         torch.use_deterministic_algorithms(True, warn_only=True)
         cudnn.deterministic, cudnn.benchmark = True, False
+        memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read here
+        if threads is not None:
+            torch.set_num_threads(threads)
         try:
             yield
         finally:
+            torch.set_num_threads(threads_before)
             torch.use_deterministic_algorithms(before, warn_only=warn_only)
             cudnn.deterministic, cudnn.benchmark = flags
+            memory.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
 def seed_step(seed: int, compute: torch.device) -> None:

@@ -40,6 +40,8 @@ _NAMES: dict[type, str] = {
     Merge: "merge",
 }
 
+_PARTIAL = (Forward, Backward, ServerStep)
+
 
 class PlanCosts:
     """The plan's FLOPs per sample, summed once."""
@@ -81,7 +83,8 @@ class FlopCosts:
         if spec.seconds:
             measured = spec.seconds.get(_NAMES.get(type(job), ""))
             if measured is not None:
-                return measured
+                # Measured for a whole batch, of which this may be a part.
+                return measured / job.parts if isinstance(job, _PARTIAL) else measured
         return self._flops(node, job) / spec.flops_per_second
 
     def _flops(self, node: NodeId, job: Job) -> float:

@@ -18,6 +18,7 @@ from fedoptima.core.events import (
     Connected,
     Disconnected,
     Evaluated,
+    EvaluationFailed,
     Event,
     JobDone,
     JobFailed,
@@ -82,6 +83,7 @@ class TimerDue:
 class EvaluationDue:
     index: int
     metrics: Metrics
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,9 @@ class Simulation:
                 if self.server.timers.get(key) == number:
                     del self.server.timers[key]
                     self._tell(SERVER, TimerFired(key))
-            case EvaluationDue(index, metrics):
-                self._tell(SERVER, Evaluated(index, metrics))
+            case EvaluationDue(index, metrics, error):
+                failed = EvaluationFailed(index, error)
+                self._tell(SERVER, failed if error else Evaluated(index, metrics))
             case Change() as change:
                 self._apply(change)
             case ChurnDue(tick):
@@ -221,8 +224,7 @@ class Simulation:
             case Run(ticket, job):
                 self._start_job(node, ticket, job)
             case Evaluate(index=index):
-                metrics = self._server_engine.evaluate()
-                self.kernel.at(self.now, EvaluationDue(index, metrics))
+                self.kernel.at(self.now, self._evaluate(index))
             case SetTimer(key, at):
                 self.timer_number += 1
                 self.server.timers[key] = self.timer_number
@@ -231,6 +233,12 @@ class Simulation:
                 self.outcome = effect
             case Halt() | Note():
                 pass
+
+    def _evaluate(self, index: int) -> EvaluationDue:
+        try:
+            return EvaluationDue(index, self._server_engine.evaluate())
+        except TrainingDiverged as error:
+            return EvaluationDue(index, (), str(error))
 
     # ---- jobs --------------------------------------------------------------------------------
 
