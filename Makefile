@@ -27,7 +27,7 @@ lint: $(READY) ## Check style (ruff) and types (mypy)
 	$(BIN)/mypy
 
 bench: $(READY) ## Measure the simulator against a bare PyTorch loop, and its cost per event
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 clean: ## Remove .venv, caches and builds (results in runs/ stay)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

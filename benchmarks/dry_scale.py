@@ -63,16 +63,17 @@ def from_the_command_line() -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder, "recipe.toml")
         recipe.write_text(RECIPE)
+        out = Path(folder, "run")
+        command = [sys.executable, "-m", "fedoptima", "simulate", "--dry", "--json", "--out"]
         start = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "fedoptima", "simulate", str(recipe), "--dry", "--json"]
-            + ["--out", str(Path(folder, "run"))],
+            [*command, str(out), str(recipe)],
             capture_output=True,
             text=True,
             check=True,
         )
         seconds = time.perf_counter() - start
-        trace = Path(folder, "run", "trace.jsonl.gz").stat().st_size
+        trace = (out / "trace.jsonl.gz").stat().st_size
         events = json.loads(done.stdout)["events"]
     return {"events": events, "seconds": seconds, "trace MB": trace / 1e6}
 

@@ -62,7 +62,9 @@ def bare_loop(experiment: Experiment) -> dict[str, Tensor]:
         states = []
         for model, optimizer, loader in clients:
             model.load_state_dict(weights)
-            for step in range(round_number * loader.per_epoch, (round_number + 1) * loader.per_epoch):
+            for step in range(
+                round_number * loader.per_epoch, (round_number + 1) * loader.per_epoch
+            ):
                 inputs, labels = loader.batch(step)
                 optimizer.zero_grad()
                 cross_entropy(model(inputs), labels).backward()

@@ -1,6 +1,6 @@
 """`make bench`: runs every measurement, prints the figures and writes them with their origin.
 
-    python -m benchmarks.run [NAME ...] [--out FILE]
+python -m benchmarks.run [NAME ...] [--out FILE]
 """
 
 from __future__ import annotations

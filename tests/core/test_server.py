@@ -18,7 +18,7 @@ from fedoptima.core.messages import (
     Message,
     TurnOn,
 )
-from fedoptima.core.server import ServerSettings
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update

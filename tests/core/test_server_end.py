@@ -103,6 +103,14 @@ def test_an_end_that_is_reached_twice_is_one_end() -> None:
     assert bench.evaluated(0.9)[-1] == Halt("1 epochs done")
 
 
+def test_an_evaluation_that_fails_ends_the_run() -> None:
+    bench = running_server(fedasync(), "a", "b")
+    spend(bench, "a", 0)
+    spend(bench, "a", 1)
+    effects = bench.evaluation_fails("the loss is not a number")
+    assert effects[-1] == Halt("the loss is not a number", failed=True)
+
+
 def test_a_diverged_device_ends_the_run() -> None:
     bench = running_server(fedasync(), "a", "b")
     effects = bench.says("a", Failed("loss is nan", diverged=True))

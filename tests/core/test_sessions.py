@@ -21,7 +21,7 @@ from fedoptima.core.messages import (
     Stop,
     TurnOn,
 )
-from fedoptima.core.server import ServerSettings
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update

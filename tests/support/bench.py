@@ -10,6 +10,7 @@ from fedoptima.core.events import (
     Connected,
     Disconnected,
     Evaluated,
+    EvaluationFailed,
     Event,
     JobDone,
     JobFailed,
@@ -20,7 +21,8 @@ from fedoptima.core.jobs import Job
 from fedoptima.core.machine import Machine
 from fedoptima.core.messages import Assignment, GlobalModel, Join, Message, ModelUpdate, ProgramSpec
 from fedoptima.core.method import Method
-from fedoptima.core.server import ServerCore, ServerSettings
+from fedoptima.core.server import ServerCore
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from tests.support.rows import FULL
@@ -95,6 +97,9 @@ class Bench:
         """The oldest evaluation that is open is answered."""
         metrics = () if accuracy is None else (("accuracy", accuracy),)
         return self.tell(Evaluated(self.asked.pop(0).index, metrics))
+
+    def evaluation_fails(self, error: str) -> list[Effect]:
+        return self.tell(EvaluationFailed(self.asked.pop(0).index, error))
 
 
 class ServerBench(Bench):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -74,20 +73,16 @@ def descriptions(
     methods: Sequence[str] = tuple(ROWS),
     kinds: Sequence[ChangeKind] = ("leave", "return", "cut", "restore", "hang", "bandwidth"),
     stay_hung: bool = False,
-    punctual: bool = False,
     delays: Sequence[int] = (0, 1, 3, 100),
     barrier_timeouts: Sequence[float | None] = (None, 0.5, 5.0, 25.0),
 ) -> Description:
     """A run in which, in the end, somebody is left to finish it.
 
     With ``stay_hung`` devices that hang are never restarted; the first device does not hang.
-    With ``punctual`` all devices are there from the start.
     """
     chosen: str = draw(st.sampled_from(methods))
     tuned = draw(options(delays, barrier_timeouts))
     devices = draw(st.lists(DEVICES, min_size=1, max_size=9))
-    if punctual:
-        devices = [replace(device, joins_at=0.0) for device in devices]
     names = [NodeId(f"d{i}") for i in range(len(devices))]
     changes: list[Change] = []
     for number, name in enumerate(names):

@@ -98,8 +98,16 @@ class ToyDevice:
 
 
 class ToyServer:
-    def __init__(self, *, per_device: bool = False, dry: bool = False, rises: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        per_device: bool = False,
+        dry: bool = False,
+        rises: bool = True,
+        diverges_at: int | None = None,
+    ) -> None:
         self._per_device = per_device
+        self._diverges_at = diverges_at  # the evaluation that finds no number
         self._dry = dry
         self._rises = rises  # does the accuracy get better with training?
         self.weight = 0.0
@@ -150,6 +158,8 @@ class ToyServer:
 
     def evaluate(self) -> tuple[tuple[str, float], ...]:
         self.evaluations += 1
+        if self.evaluations == self._diverges_at:
+            raise TrainingDiverged("the server's loss is not a number")
         if self._dry:
             return ()
         accuracy = 1 - 1 / (self._merges + 1) if self._rises else 0.5

@@ -26,7 +26,8 @@ from fedoptima.core.messages import (
 )
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.plain import freeze, thaw
-from fedoptima.core.server import ServerCore, ServerPhase, ServerSettings
+from fedoptima.core.server import ServerCore, ServerPhase
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.sim.driver import SimDevice, SimServer, Simulation
@@ -64,6 +65,7 @@ class Description:
     gather_patience: float | None = None
     drop_diverged: bool = False
     accuracy_rises: bool = True
+    evaluation_diverges_at: int | None = None
     dry: bool = False
     cap: int | None = None  # what the watch holds the method to
     credit_timeout: float | None = None
@@ -93,6 +95,7 @@ class World:
             per_device=description.method.training is ServerTraining.PER_DEVICE,
             dry=description.dry,
             rises=description.accuracy_rises,
+            diverges_at=description.evaluation_diverges_at,
         )
         self.simulation = Simulation(
             ServerCore(description.method, settings),

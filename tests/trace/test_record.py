@@ -15,7 +15,7 @@ from tests.support.rows import ROWS, Options
 from tests.support.world import Description, Device, World
 
 
-def eventful(method: str, *, diverges: bool = False) -> World:
+def eventful(method: str, *, diverges: bool = False, unmeasurable: bool = False) -> World:
     """A run with every kind of event and effect the method knows."""
     fleet = [
         Device(),
@@ -33,6 +33,7 @@ def eventful(method: str, *, diverges: bool = False) -> World:
             Change(13.0, NodeId("d3"), "hang"),
         ],
         drop_diverged=True,
+        evaluation_diverges_at=1 if unmeasurable else None,
         evaluate_every=0.5,
     )
     world = World(description)
@@ -52,8 +53,9 @@ def test_every_line_of_a_run_comes_back_as_an_equal_record(method: str) -> None:
 def test_these_runs_know_every_event_and_every_effect() -> None:
     seen = set()
     for method in ROWS:
-        for record in eventful(method, diverges=True).records:
-            seen |= {type(record.event), *map(type, record.effects)}
+        for world in (eventful(method, diverges=True), eventful(method, unmeasurable=True)):
+            for record in world.records:
+                seen |= {type(record.event), *map(type, record.effects)}
     assert seen >= {*get_args(events.Event), *get_args(effects.Effect)}
 
 

@@ -18,7 +18,8 @@ from fedoptima.core.device import DeviceCore
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
 from fedoptima.core.seeding import derive
-from fedoptima.core.server import ServerCore, ServerSettings
+from fedoptima.core.server import ServerCore
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset, Split

@@ -17,8 +17,10 @@ from fedoptima.core import (
     progress,
     scheduler,
     server,
+    settings,
     staleness,
     stopping,
+    workbench,
 )
 
 plain.register(
@@ -68,7 +70,8 @@ plain.register(
     effects.Halt,
     # machines and policies
     server.ServerCore,
-    server.ServerSettings,
+    settings.ServerSettings,
+    workbench.Workbench,
     server.ServerPhase,
     device.DeviceCore,
     device.DevicePhase,

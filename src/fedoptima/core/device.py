@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fedoptima.core.effects import Effect, Halt, Run, Send
+from fedoptima.core.effects import Effect, Halt, Send
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import (
     Connected,
@@ -22,7 +22,7 @@ from fedoptima.core.events import (
     Received,
     TimerFired,
 )
-from fedoptima.core.jobs import ExportModel, Job, LoadModel, Prepare
+from fedoptima.core.jobs import ExportModel, LoadModel, Prepare
 from fedoptima.core.machine import State
 from fedoptima.core.messages import (
     ActivationBatch,
@@ -41,6 +41,7 @@ from fedoptima.core.messages import (
 from fedoptima.core.plain import freeze
 from fedoptima.core.programs import Order, Program, build_program
 from fedoptima.core.types import SERVER
+from fedoptima.core.workbench import Workbench
 
 
 class DevicePhase(Enum):
@@ -76,8 +77,7 @@ class DeviceCore:
         self._sender_on = False
         self._version = -1  # t_k
         self._trained = 0
-        self._ticket = 0
-        self._running: int | None = None
+        self._bench = Workbench()
         self.stopped = False
 
     @property
@@ -191,9 +191,7 @@ class DeviceCore:
     # ---- work --------------------------------------------------------------------------------
 
     def _job_done(self, event: JobDone) -> list[Effect]:
-        if event.ticket != self._running:
-            raise InvariantBroken(f"job {event.ticket} is done, but {self._running} was running")
-        self._running = None
+        self._bench.done(event.ticket)
         match event.job:
             case Prepare(plan):
                 self._prepared = self._assignment is not None and plan == self._assignment.plan
@@ -220,11 +218,11 @@ class DeviceCore:
                 self._sender_on = False
                 effects += self._send(order)
             else:
-                effects.append(self._run(order))
+                effects.append(self._bench.run(order))
         program, assignment = self._in_force()
-        if program.finished and self._running is None:
+        if program.finished and self._bench.free:
             self._phase = DevicePhase.EXPORTING
-            effects.append(self._run(ExportModel(assignment.program.delta)))
+            effects.append(self._bench.run(ExportModel(assignment.program.delta)))
         return effects
 
     def _in_force(self) -> tuple[Program, Assignment]:
@@ -234,22 +232,15 @@ class DeviceCore:
 
     def _pump(self) -> list[Effect]:
         """Give the idle engine what is due outside a round."""
-        if self._running is not None or self._assignment is None:
+        if not self._bench.free or self._assignment is None:
             return []
         if not self._prepared:
-            return [self._run(Prepare(self._assignment.plan))]
+            return [self._bench.run(Prepare(self._assignment.plan))]
         if self._incoming is None:
             return []
         model, self._incoming = self._incoming, None
         self._version = model.version
-        return [self._run(LoadModel(model.data, model.progress))]
-
-    def _run(self, job: Job) -> Run:
-        if self._running is not None:
-            raise InvariantBroken(f"{job} while job {self._running} is running")
-        self._ticket += 1
-        self._running = self._ticket
-        return Run(self._ticket, job)
+        return [self._bench.run(LoadModel(model.data, model.progress))]
 
     def _send(self, message: ToServer) -> list[Effect]:
         return [] if self._session is None else [Send(SERVER, self._session, message)]

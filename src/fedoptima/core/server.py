@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from fedoptima.core.aggregation import Decision, Fleet
-from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Run, Send, SetTimer
+from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Send, SetTimer
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import (
     Connected,
@@ -29,7 +29,6 @@ from fedoptima.core.events import (
 from fedoptima.core.jobs import (
     CloseCopy,
     DeviceProfile,
-    Job,
     Merge,
     OpenCopy,
     PlanRun,
@@ -54,19 +53,9 @@ from fedoptima.core.messages import (
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.plain import freeze
 from fedoptima.core.progress import Progress
-from fedoptima.core.stopping import StopRule
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.types import NodeId, Payload
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    stop: StopRule
-    devices: int = 1  # plan and begin when this many have joined...
-    patience: float | None = None  # ...or this many seconds after the first one did
-    batch_size: int = 1
-    iterations: int | None = None  # H; None: one pass over the device's own samples
-    evaluate_every: float = 1.0  # epochs
-    drop_diverged: bool = False  # a diverged device leaves the run instead of ending it
+from fedoptima.core.workbench import Workbench
 
 
 class ServerPhase(Enum):
@@ -96,8 +85,7 @@ class ServerCore:
         self._copies: deque[OpenCopy | CloseCopy] = deque()  # to be run before anything else
         self._reconsider_due = False  # somebody left, or a barrier's time is over
         self._refresh: tuple[NodeId, ...] = ()  # who gets the result of the running merge
-        self._ticket = 0
-        self._running: int | None = None
+        self._bench = Workbench()
         self._timers: dict[str, float] = {}
         self._changed = False  # weights differ from the last ones evaluated
         self._reason = ""
@@ -204,7 +192,7 @@ class ServerCore:
             DeviceProfile(d, m.join.samples, m.join.flops_per_second, m.join.bytes_per_second)
             for d, m in sorted(self._roster.members.items())
         )
-        return [self._run(PlanRun(profiles))]
+        return [self._bench.run(PlanRun(profiles))]
 
     def _begin(self, plan: str, model: Payload) -> list[Effect]:
         self._phase = ServerPhase.RUNNING
@@ -219,8 +207,7 @@ class ServerCore:
         return effects
 
     def _admit(self, device: NodeId, member: Member) -> list[Effect]:
-        settings = self._settings
-        iterations = settings.iterations or max(1, member.join.samples // settings.batch_size)
+        iterations = self._settings.iterations_for(member.join.samples)
         self._scheduler.join(device)
         return [
             self._send(device, Assignment(self._plan, self._program, iterations)),
@@ -265,7 +252,7 @@ class ServerCore:
     def _pump(self) -> list[Effect]:
         """Hand the idle Compute Engine its next job, if there is one."""
         effects: list[Effect] = []
-        while self._running is None and self._phase is ServerPhase.RUNNING:
+        while self._bench.free and self._phase is ServerPhase.RUNNING:
             if self._copies:
                 effects += self._tend_copy(self._copies.popleft())
             elif self._reconsider_due:
@@ -280,13 +267,13 @@ class ServerCore:
                     effects += self._offer(device, item)
                 else:
                     effects += self._turn_on(self._flow.consumed(device, self._now))
-                    effects.append(self._run(self._server_step(device, item)))
+                    effects.append(self._bench.run(self._server_step(device, item)))
         return effects
 
     def _tend_copy(self, job: OpenCopy | CloseCopy) -> list[Effect]:
         if isinstance(job, OpenCopy) and self._roster.sessions.get(job.device) != job.session:
             return []
-        return [self._run(job)]
+        return [self._bench.run(job)]
 
     def _server_step(self, device: NodeId, batch: ActivationBatch) -> ServerStep:
         return ServerStep(
@@ -329,12 +316,10 @@ class ServerCore:
         if decision.merge is None:
             return self._answer(decision.refresh)
         self._refresh = decision.refresh
-        return [self._run(decision.merge)]
+        return [self._bench.run(decision.merge)]
 
     def _job_done(self, event: JobDone) -> list[Effect]:
-        if event.ticket != self._running:
-            raise InvariantBroken(f"job {event.ticket} is done, but {self._running} was running")
-        self._running = None
+        self._bench.done(event.ticket)
         match event.job:
             case PlanRun():
                 return self._begin(event.text, event.result)
@@ -363,13 +348,6 @@ class ServerCore:
         )
         refresh, self._refresh = self._refresh, ()
         return [*self._take_stock(), *self._send_model(refresh)]
-
-    def _run(self, job: Job) -> Run:
-        if self._running is not None:
-            raise InvariantBroken(f"{job} while job {self._running} is running")
-        self._ticket += 1
-        self._running = self._ticket
-        return Run(self._ticket, job)
 
     # ---- answers -----------------------------------------------------------------------------
 
@@ -461,7 +439,7 @@ class ServerCore:
         self._reason = reason
 
     def _close_when_idle(self) -> list[Effect]:
-        if self._running is not None or self.progress.waiting:
+        if not self._bench.free or self.progress.waiting:
             return []
         return [self._evaluate()] if self._changed else self._finish(self._reason)
 
@@ -484,7 +462,7 @@ class ServerCore:
         self._scheduler.check()
         self._flow.check(self._scheduler.buffered)
         self._aggregation.check()
-        idle = self._phase is ServerPhase.RUNNING and self._running is None
+        idle = self._phase is ServerPhase.RUNNING and self._bench.free
         if idle and (self._copies or self._reconsider_due):
             raise InvariantBroken("the engine is idle although there is work")
         if self.stopped != (self._phase is ServerPhase.STOPPED):
