@@ -90,7 +90,7 @@ def measure() -> dict[str, object]:
         start = time.perf_counter()
         result = run_experiment(experiment)
         middle = time.perf_counter()
-        with deterministic():
+        with deterministic(experiment.recipe.threads):
             weights = bare_loop(experiment)
         end = time.perf_counter()
         if not all(torch.equal(weights[name], result.weights[name]) for name in weights):
@@ -105,5 +105,5 @@ def measure() -> dict[str, object]:
         "ratios": ratios,
         "simulated seconds": simulated_seconds,
         "loop seconds": loop_seconds,
-        "threads": torch.get_num_threads(),
+        "threads": experiment.recipe.threads,
     }

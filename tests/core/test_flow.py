@@ -83,6 +83,14 @@ def test_a_credit_that_is_not_used_in_time_goes_to_the_next_in_line() -> None:
     capped.check(buffered=0)
 
 
+def test_a_credit_that_was_used_does_not_run_out_for_the_next_one() -> None:
+    capped = flow(1, A, timeout=5.0)
+    capped.received(A, 1.0)
+    assert list(capped.consumed(A, 2.0)) == [A]  # good until 7
+    capped.expire(5.0)
+    assert capped.received(A, 6.0).accepted
+
+
 def test_a_late_batch_is_dropped_without_punishment_and_its_device_lines_up_again() -> None:
     capped = flow(1, A, B, timeout=5.0)
     capped.expire(5.0)

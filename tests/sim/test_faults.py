@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from fedoptima.core.effects import Note
-from fedoptima.core.events import Connected
+from fedoptima.core.events import Connected, Received
 from fedoptima.core.jobs import FullStep, Merge
 from fedoptima.core.messages import ActivationBatch, Join
 from fedoptima.core.stopping import StopRule
@@ -170,6 +170,19 @@ def test_hung_devices_stop_a_barrier_only_without_a_timeout() -> None:
 
     assert merges(None) == 0
     assert merges(10.0) >= 5
+
+
+def test_what_was_on_its_way_when_the_connection_went_does_not_delay_the_next_one() -> None:
+    description = Description(
+        fedasync(),
+        [Device(8.0, bytes_per_second=64.0)],  # a word takes a second, a model many
+        stop=StopRule(seconds=60.0),
+        changes=[Change(30.0, D0, "cut"), Change(30.0, D0, "restore")],
+    )
+    run = World(description)
+    run.run()
+    words = [(r.at, r.event.message) for r in run.records if isinstance(r.event, Received)]
+    assert [at for at, word in words if isinstance(word, Join)] == [1.0, 31.0]
 
 
 def test_a_bandwidth_that_falls_slows_the_device_down() -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 
 def lines_executed(call: Callable[[], object]) -> int:
     lines = 0
 
-    def count(frame: FrameType, event: str, _argument: object) -> Callable[..., object]:
+    def count(frame: FrameType, event: str, _argument: object) -> TraceFunction:
         nonlocal lines
         # Others may run in between: the garbage collector has listeners, for one.
         lines += event == "line" and frame.f_globals["__name__"].startswith("fedoptima.")

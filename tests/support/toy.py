@@ -59,6 +59,7 @@ class ToyDevice:
         match job:
             case Prepare(plan):
                 assert plan == PLAN
+                assert not self._prepared, "built twice in one life"
                 self._prepared = True
                 self._weight = None
                 return Outcome(Payload(result, 0))
