@@ -15,6 +15,10 @@ class TrainingDiverged(FedOptimaError):
     """A loss stopped being a finite number. The run ends; what was recorded is kept."""
 
 
+class Stalled(FedOptimaError):
+    """Nothing can happen any more: the devices a run waits for will never answer."""
+
+
 class ProtocolViolation(FedOptimaError):
     """A peer did something its role does not allow. The driver drops that peer and goes on."""
 

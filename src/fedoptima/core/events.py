@@ -35,6 +35,7 @@ class JobDone:
     result: Payload
     samples: int = 0  # how many samples the job trained on
     text: str = ""  # PlanRun: the plan
+    micro_batches: int = 1  # PlanRun: what hides the round trip, where the method asks for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class Outcome:
     result: Payload
     samples: int = 0
     text: str = field(default="", repr=False)
+    micro_batches: int = 1
 
 
 class ComputeEngine(Protocol):

@@ -15,7 +15,7 @@ class ProgramSpec:
     """What a device does inside a round, as data, so that the server can send it."""
 
     kind: str  # "full", "auxiliary" or "gradient"
-    micro_batches: int = 1  # gradient only: how many parts of a mini-batch are in flight
+    micro_batches: int = 1  # gradient only: parts of a mini-batch in flight; 0: by the plan
     delta: bool = False  # hand in the change since the round began, not the model
 
 

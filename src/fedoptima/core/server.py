@@ -322,6 +322,8 @@ class ServerCore:
         self._bench.done(event.ticket)
         match event.job:
             case PlanRun():
+                if not self._program.micro_batches:
+                    self._program = replace(self._program, micro_batches=event.micro_batches)
                 return self._begin(event.text, event.result)
             case ServerStep() as step:
                 self._changed = True

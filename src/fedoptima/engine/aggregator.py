@@ -7,7 +7,7 @@ counter never runs backwards and is never rounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -46,12 +46,17 @@ class DeltaOptimizer:
         base: Mapping[str, Tensor],
         parts: Sequence[tuple[float, Tensors]],
         settings: ServerOptimizer,
+        parameters: Collection[str],
     ) -> Tensors:
-        moved: Tensors = {}
+        """Only parameters are moved by deltas; buffers are handed in as they are and averaged.
+
+        A running variance moved by differences to several older models could become negative.
+        """
+        buffers = {name: tensor for name, tensor in base.items() if name not in parameters}
+        moved = merge(buffers, 1 - sum(weight for weight, _ in parts), parts)
         with torch.no_grad():
             for name, tensor in base.items():
-                if not tensor.is_floating_point():
-                    moved[name] = _latest(tensor, [part[name] for _, part in parts])
+                if name not in parameters:
                     continue
                 step = torch.zeros_like(tensor)
                 for weight, part in parts:
@@ -61,14 +66,16 @@ class DeltaOptimizer:
                     step = step if before is None else before * settings.momentum + step
                     self.velocity[name] = step
                 moved[name] = tensor + step * settings.learning_rate
-        return moved
+        return {name: moved[name] for name in base}
 
 
-def difference(after: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Tensors:
-    """What a device hands in where deltas are merged; counters are handed in as they are."""
+def difference(
+    after: Mapping[str, Tensor], before: Mapping[str, Tensor], parameters: Collection[str]
+) -> Tensors:
+    """What a device hands in where deltas are merged: its parameters' change, its buffers."""
     with torch.no_grad():
         return {
-            name: tensor - before[name] if tensor.is_floating_point() else tensor.clone()
+            name: (tensor - before[name] if name in parameters else tensor.detach().clone())
             for name, tensor in after.items()
         }
 

@@ -158,7 +158,7 @@ class DeviceEngine:
         learner = self._learning()
         learner.check_losses()
         if delta:
-            return difference(learner.tensors(), self._received)
+            return difference(learner.tensors(), self._received, learner.parameter_names())
         return copy_of(learner.tensors())
 
     def _learning(self) -> Learner:

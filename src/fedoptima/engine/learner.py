@@ -54,6 +54,13 @@ class Learner:
     def _device(self) -> torch.device:
         return next(iter(self._tensors.values())).device if self._tensors else torch.device("cpu")
 
+    def parameter_names(self) -> frozenset[str]:
+        return frozenset(
+            prefix + name
+            for prefix, module in self.modules.items()
+            for name, _ in module.named_parameters()
+        )
+
     def tensors(self) -> Tensors:
         """The weights and buffers themselves: to be read, not kept."""
         return self._tensors

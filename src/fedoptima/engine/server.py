@@ -46,6 +46,7 @@ class ServerEngine:
         self._server: Learner | None = None  # the shared one, or the merged copies
         self._copies: dict[NodeId, Learner] = {}
         self._deltas = DeltaOptimizer()
+        self._parameters: frozenset[str] = frozenset()  # of the device side; the rest are buffers
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:
@@ -54,7 +55,7 @@ class ServerEngine:
                 plan = self._task.plan(speeds)
                 self._build(plan)
                 model = pack(result, copy_of(self._global))
-                return Outcome(model, text=plan.to_json())
+                return Outcome(model, text=plan.to_json(), micro_batches=plan.micro_batches)
             case ServerStep():
                 return self._step(job, result)
             case Merge():
@@ -72,6 +73,7 @@ class ServerEngine:
         sides = self._task.sides(plan)
         self._device_side = sides.device
         self._activation = sides.activation
+        self._parameters = frozenset(name for name, _ in sides.device.named_parameters())
         self._global = copy_of(sides.device.state_dict())
         if sides.auxiliary is not None:
             auxiliary = copy_of(sides.auxiliary.state_dict())
@@ -115,7 +117,9 @@ class ServerEngine:
     def _merge(self, job: Merge) -> Tensors:
         parts = [(part.weight, unpack(part.data)) for part in job.parts]
         if job.server_optimizer is not None:
-            self._global = self._deltas.apply(self._global, parts, job.server_optimizer)
+            self._global = self._deltas.apply(
+                self._global, parts, job.server_optimizer, self._parameters
+            )
         else:
             self._global = merge(self._global, job.keep, parts)
         if self._task.planning.training is ServerTraining.PER_DEVICE:

@@ -8,12 +8,22 @@ from inspect import signature
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
+from fedoptima.methods.fedasync import fedasync
+from fedoptima.methods.fedbuff import fedbuff
 from fedoptima.methods.fedoptima import fedoptima
 from fedoptima.methods.fl import fl
+from fedoptima.methods.oafl import oafl
+from fedoptima.methods.pipar import pipar
+from fedoptima.methods.splitfed import splitfed
 
 METHODS: dict[str, Callable[..., Method]] = {
     "fedoptima": fedoptima,
     "fl": fl,
+    "fedasync": fedasync,
+    "fedbuff": fedbuff,
+    "splitfed": splitfed,
+    "pipar": pipar,
+    "oafl": oafl,
 }
 
 

@@ -7,6 +7,7 @@ from it, the simulator takes its costs from it, and `fedoptima plan` prints it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -30,6 +31,8 @@ from fedoptima.preprocess.split import (
     fixed_split,
 )
 
+MOST_MICRO_BATCHES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
@@ -50,6 +53,7 @@ class Plan:
     auxiliary_profile: BlockProfile | None
     objective: Objective
     table: tuple[Candidate, ...]  # empty where nothing is split
+    micro_batches: int = 1  # parts of a mini-batch that hide a round trip to the server
 
     @property
     def device_blocks(self) -> tuple[BlockProfile, ...]:
@@ -73,6 +77,7 @@ class Plan:
             BlockProfile(**extra) if extra else None,
             plan["objective"],
             tuple(Candidate(**row) for row in plan["table"]),
+            plan["micro_batches"],
         )
 
 
@@ -102,7 +107,13 @@ def make_plan(
     choice = _choose(costs, devices, settings, {k: v for k, v in auxiliary.items() if v})
     extra = auxiliary.get(choice.split) or _auxiliary_profile(cuts, example, choice.split, settings)
     return Plan(
-        costs.blocks, choice.split, settings.auxiliary, extra, settings.objective, choice.table
+        costs.blocks,
+        choice.split,
+        settings.auxiliary,
+        extra,
+        settings.objective,
+        choice.table,
+        _micro_batches(costs, choice.split, devices, settings.batch_size),
     )
 
 
@@ -121,6 +132,27 @@ def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSet
     activation = _activation(device, example)
     auxiliary = _build_auxiliary(device, activation, plan.auxiliary, settings)
     return Sides(device, auxiliary, server, activation)
+
+
+def _micro_batches(
+    costs: Profile, split: int, devices: Sequence[DeviceSpeed], batch_size: int
+) -> int:
+    """How many parts keep a device at its forward passes while the first part is on its way.
+
+    The first gradient is back after a part's activations went up and its gradients came down;
+    meanwhile the device has n - 1 further parts to go through: (n - 1) forward >= up + down.
+    Where the link is slower than the device nothing hides it, and small parts are inefficient, so
+    there is a bound. The server's time is left out: it is the strong side.
+    """
+    forward = sum(block.forward_flops for block in costs.blocks[:split]) * batch_size
+    moved = (
+        costs.blocks[split - 1].output_bytes + costs.blocks[split - 1].gradient_bytes
+    ) * batch_size
+    needed = max(
+        1 + moved / device.bytes_per_second / (forward / device.flops_per_second)
+        for device in devices
+    )
+    return max(1, min(math.ceil(needed), MOST_MICRO_BATCHES, batch_size))
 
 
 def _choose(

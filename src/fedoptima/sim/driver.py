@@ -13,7 +13,12 @@ from typing import Protocol
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Run, Send, SetTimer
-from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
+from fedoptima.core.errors import (
+    InvariantBroken,
+    ProtocolViolation,
+    Stalled,
+    TrainingDiverged,
+)
 from fedoptima.core.events import (
     Connected,
     Disconnected,
@@ -159,7 +164,7 @@ class Simulation:
         while self.outcome is None:
             item = self.kernel.pop()
             if item is None:
-                raise InvariantBroken(
+                raise Stalled(
                     f"nothing can happen any more at {self.now:.1f} s, but the run is not over: "
                     + self._who_is_left()
                 )
@@ -173,7 +178,10 @@ class Simulation:
         if len(away) == len(self.devices):
             return "every device has left for good; let some of them return, or end the run earlier"
         hung = sorted(name for name, device in self.devices.items() if device.hung)
-        return f"hung: {', '.join(hung) or 'none'}; away: {', '.join(away) or 'none'}"
+        return (
+            f"hung: {', '.join(hung) or 'none'}; away: {', '.join(away) or 'none'}; "
+            "a method with a barrier waits for them unless barrier_timeout or on_leave says not to"
+        )
 
     def _dispatch(self, item: object) -> None:
         match item:
@@ -266,8 +274,17 @@ class Simulation:
         except TrainingDiverged as error:
             self._tell(node, JobFailed(ticket, job, str(error), diverged=True))
             return
-        done = JobDone(ticket, job, outcome.result, outcome.samples, outcome.text)
-        self._tell(node, done)
+        self._tell(
+            node,
+            JobDone(
+                ticket,
+                job,
+                outcome.result,
+                outcome.samples,
+                outcome.text,
+                outcome.micro_batches,
+            ),
+        )
 
     # ---- network -----------------------------------------------------------------------------
 

@@ -64,7 +64,11 @@ class DryServerEngine:
                 speeds = [DeviceSpeed(d.flops_per_second, d.bytes_per_second) for d in devices]
                 plan = self._task.plan(speeds)
                 self._adopt(plan)
-                return Outcome(Payload(result, self.sizes.model), text=plan.to_json())
+                return Outcome(
+                    Payload(result, self.sizes.model),
+                    text=plan.to_json(),
+                    micro_batches=plan.micro_batches,
+                )
             case Merge():
                 return Outcome(Payload(result, self.sizes.model))
             case ServerStep(origin=origin, part=part, parts=parts):

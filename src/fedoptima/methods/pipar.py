@@ -1,0 +1,32 @@
+"""PiPar: SplitFed with several parts of a mini-batch in flight, so that transfers overlap work."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from fedoptima.core.aggregation import Barrier
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.flow import OpenFlow
+from fedoptima.core.messages import ProgramSpec
+from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.scheduler import FifoScheduler
+
+
+def pipar(
+    devices: int,
+    *,
+    micro_batches: int | None = None,  # None: as many as hide the round trip, by the plan
+    on_leave: Literal["drop", "wait"] = "wait",  # the paper: a leaving device blocks training
+    barrier_timeout: float | None = None,
+) -> Method:
+    if micro_batches is not None and micro_batches < 1:
+        raise ConfigError(f"method.micro_batches = {micro_batches}: must be at least 1")
+    return Method(
+        name="pipar",
+        program=ProgramSpec("gradient", micro_batches=micro_batches or 0),
+        training=ServerTraining.PER_DEVICE,
+        aggregation=partial(Barrier, on_leave=on_leave, timeout=barrier_timeout),
+        scheduler=FifoScheduler,
+        flow=OpenFlow,
+    )
