@@ -7,9 +7,26 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedoptima.api import Result, load_recipe, resume, simulate
+    from fedoptima.api import (
+        Comparison,
+        Result,
+        compare,
+        load_recipe,
+        resume,
+        resume_comparison,
+        simulate,
+    )
 
-__all__ = ["Result", "__version__", "load_recipe", "resume", "simulate"]
+__all__ = [
+    "Comparison",
+    "Result",
+    "__version__",
+    "compare",
+    "load_recipe",
+    "resume",
+    "resume_comparison",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -124,7 +124,7 @@ def test_a_directory_that_is_taken_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_mistake_found_at_the_start_leaves_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="split = 9"):
+    with pytest.raises(ConfigError, match=r"split\.at = 9"):
         run(out=tmp_path / "run", split={"at": 9})
     assert run(out=tmp_path / "run").directory == tmp_path / "run"
 

@@ -198,7 +198,7 @@ def test_a_name_the_auxiliary_network_needs_is_refused() -> None:
         ({"train": None}, "needs train"),
         ({"test": None}, "no test data"),
         ({"data": "digits"}, "not both"),
-        ({"split": {"at": 3}}, "split = 3: must be from 1 to 2"),
+        ({"split": {"at": 3}}, "split.at = 3: must be from 1 to 2"),
         ({"training": {"device": {"nesterov": True, "momentum": 0.0}}}, r"training\.device: nest"),
     ],
 )

@@ -76,9 +76,23 @@ def test_a_merge_leaves_no_trace_in_autograds_books() -> None:
 def test_a_difference_is_what_was_learned_and_counters_as_they_are() -> None:
     before = {"w": torch.tensor([1.0]), "count": torch.tensor(3)}
     after = {"w": torch.tensor([1.5]), "count": torch.tensor(5)}
-    delta = difference(after, before)
+    delta = difference(after, before, {"w"})
     assert delta["w"].tolist() == [0.5]
     assert int(delta["count"]) == 5
+
+
+def test_a_difference_hands_in_buffers_as_they_are() -> None:
+    before = {"w": torch.tensor([1.0]), "running_var": torch.tensor([3.0])}
+    after = {"w": torch.tensor([1.5]), "running_var": torch.tensor([2.0])}
+    assert difference(after, before, {"w"})["running_var"].tolist() == [2.0]
+
+
+def test_a_running_variance_never_becomes_negative_by_deltas() -> None:
+    # Two devices that began with older models: by differences it would be 0.5 + 1 - 3 = -1.5.
+    base = {"running_var": torch.tensor([0.5])}
+    parts = [(0.5, {"running_var": torch.tensor([1.0])}) for _ in range(2)]
+    moved = DeltaOptimizer().apply(base, parts, ServerOptimizer(), {"w"})
+    assert moved["running_var"].tolist() == [1.0]
 
 
 def test_deltas_move_the_model_at_the_servers_rate() -> None:
@@ -87,7 +101,7 @@ def test_deltas_move_the_model_at_the_servers_rate() -> None:
         (0.5, {"w": torch.tensor([2.0]), "count": torch.tensor(4)}),
         (0.5, {"w": torch.tensor([4.0]), "count": torch.tensor(3)}),
     ]
-    moved = DeltaOptimizer().apply(base, parts, ServerOptimizer(learning_rate=0.1))
+    moved = DeltaOptimizer().apply(base, parts, ServerOptimizer(learning_rate=0.1), {"w"})
     assert moved["w"].item() == pytest.approx(1.3)
     assert int(moved["count"]) == 4
 
@@ -99,7 +113,7 @@ def test_deltas_gather_momentum_as_sgd_does() -> None:
     reference = torch.optim.SGD([weight], lr=0.5, momentum=0.9)
     model = {"w": weight.detach().clone()}
     for delta in ([1.0, 0.5], [0.25, -1.0], [0.0, 2.0]):
-        model = optimizer.apply(model, [(1.0, {"w": torch.tensor(delta)})], settings)
+        model = optimizer.apply(model, [(1.0, {"w": torch.tensor(delta)})], settings, {"w"})
         weight.grad = -torch.tensor(delta)  # a delta is a step down the loss
         reference.step()
         assert torch.allclose(model["w"], weight.detach(), atol=1e-6)

@@ -105,7 +105,7 @@ def test_a_fixed_split_keeps_the_table() -> None:
 @pytest.mark.parametrize("split", [-1, 0, 3, 9])
 def test_a_split_beyond_the_model_is_refused_with_the_range_and_the_blocks(split: int) -> None:
     profile = a_profile((1, 50), (1, 20), (1, 20))
-    with pytest.raises(ConfigError, match=rf"split = {split}: must be from 1 to 2.*b1, b2, b3"):
+    with pytest.raises(ConfigError, match=rf"split.at = {split}: must be from 1 to 2.*b1, b2, b3"):
         fixed_split(profile, split, [DeviceSpeed(1, 1)], batch_size=1)
 
 

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
-from fedoptima.core.effects import Effect, Halt, Run, Send
+from fedoptima.core.effects import Effect, Halt, Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received
-from fedoptima.core.jobs import FullStep, Job, LoadModel, Merge, Part, PlanRun, Prepare
-from fedoptima.core.messages import GlobalModel, ModelUpdate
+from fedoptima.core.jobs import (
+    FullStep,
+    Job,
+    LoadModel,
+    Merge,
+    Part,
+    PlanRun,
+    Prepare,
+    ServerStep,
+)
+from fedoptima.core.messages import ActivationBatch, GlobalModel, Join, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.report.usage import Usage, UsageAccount
 from fedoptima.trace.record import Record
 
 DATA = Payload(PayloadId("x"), 100)
 A, B = NodeId("a"), NodeId("b")
+
+
+def blob(name: str, nbytes: int) -> Payload:
+    return Payload(PayloadId(name), nbytes)
 
 
 def told(at: float, node: NodeId, event: Event, *effects: Effect) -> Record:
@@ -83,3 +97,64 @@ def usage(records: Sequence[Record]) -> dict[NodeId, Usage]:
     for record in sorted(records, key=lambda record: record.at):
         account.observe(record)
     return dict(account.usage())
+
+
+# ---- the server's side, message by message -------------------------------------------------------
+
+
+def joins(at: float, *devices: NodeId, samples: int = 8) -> list[Record]:
+    return [
+        record
+        for device in devices
+        for record in (
+            told(at, SERVER, Connected(device, 1)),
+            told(at, SERVER, Received(device, 1, Join(0, samples, 1.0, 1.0))),
+        )
+    ]
+
+
+def planned(at: float, *, model: int = 1000, blocks: Sequence[int] = (), split: int = 0) -> Record:
+    """The blocks' bytes, and how many of them are on the device."""
+    plan = {"split": split, "blocks": [{"parameter_bytes": size} for size in blocks]}
+    return told(at, SERVER, JobDone(1, PlanRun(()), blob("plan", model), text=json.dumps(plan)))
+
+
+def batch(at: float, device: NodeId, seq: int, nbytes: int, *effects: Effect) -> Record:
+    message = ActivationBatch(seq, blob(f"{device}/{seq}", nbytes))
+    return told(at, SERVER, Received(device, 1, message), *effects)
+
+
+def step(device: NodeId, seq: int, *, part: int = 0, parts: int = 1) -> ServerStep:
+    return ServerStep(device, 1, seq, blob(f"{device}/{seq}", 0), 0.0, part=part, parts=parts)
+
+
+def stepped(at: float, job: ServerStep, *effects: Effect, samples: int = 4) -> Record:
+    return told(at, SERVER, JobDone(1, job, blob("", 0), samples=samples), *effects)
+
+
+def update(
+    at: float,
+    device: NodeId,
+    name: str,
+    *effects: Effect,
+    version: int = 0,
+    nbytes: int = 100,
+    trained: int = 8,
+) -> Record:
+    message = ModelUpdate(version, trained, blob(name, nbytes))
+    return told(at, SERVER, Received(device, 1, message), *effects)
+
+
+def merge(*parts: tuple[NodeId, str, float]) -> Merge:
+    """Each part: whose, the update's name, its weight."""
+    return Merge(
+        0.0, tuple(Part(device, weight, blob(name, 0)) for device, name, weight in parts), ()
+    )
+
+
+def merged(at: float, job: Merge, *effects: Effect, model: int = 1000) -> Record:
+    return told(at, SERVER, JobDone(1, job, blob("global", model)), *effects)
+
+
+def refusal(device: NodeId) -> Note:
+    return Note("update refused", device)

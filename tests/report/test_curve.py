@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from fedoptima.core.effects import Evaluate, Note, Send
-from fedoptima.core.events import Evaluated, JobDone, Received
+from fedoptima.core.effects import Evaluate
+from fedoptima.core.events import Evaluated, JobDone
 from fedoptima.core.jobs import AuxiliaryStep, Forward, PlanRun, ServerStep
-from fedoptima.core.messages import ENVELOPE_BYTES, GlobalModel, ModelUpdate, TurnOn
 from fedoptima.core.types import SERVER
-from fedoptima.report.curve import CourseAccount, Point
+from fedoptima.report.curve import CourseAccount, Point, Throughput, throughput
 from fedoptima.trace.record import Record
-from tests.report.stories import DATA, A, told
+from tests.report.stories import DATA, A, joins, planned, told
 
 
 def course(*records: Record) -> CourseAccount:
@@ -38,17 +37,26 @@ def test_a_dry_evaluation_is_a_point_without_figures() -> None:
     assert account.points == [Point(1.0, 1.0, 3, 0, 0, None, None)]
 
 
-def test_samples_are_counted_where_they_are_trained_and_bytes_where_they_pass_the_server() -> None:
+def test_samples_are_counted_where_they_are_trained() -> None:
     account = course(
         told(0.0, A, JobDone(1, Forward(0), DATA)),
         told(0.0, A, JobDone(2, AuxiliaryStep(0), DATA, samples=8)),
-        told(1.0, SERVER, Received(A, 1, ModelUpdate(0, 8, DATA)), Send(A, 1, TurnOn())),
-        told(1.0, A, Received(SERVER, 1, GlobalModel(0, 0.0, DATA))),
-        told(2.0, SERVER, Received(A, 1, ModelUpdate(0, 8, DATA)), Note("update refused", A)),
-        told(2.0, SERVER, Received(A, 1, TurnOn()), Note("late batch dropped", A)),
+        told(1.0, SERVER, JobDone(1, ServerStep(A, 1, 0, DATA, 0.0), DATA, samples=5)),
+        told(1.0, A, JobDone(3, AuxiliaryStep(1), DATA, samples=3)),
     )
-    assert account.device_samples == 8
-    assert account.server_samples == 0
-    assert account.bytes_up == 2 * (ENVELOPE_BYTES + 100) + ENVELOPE_BYTES
-    assert account.bytes_down == ENVELOPE_BYTES
-    assert (account.refused, account.late_batches) == (1, 1)
+    assert account.device_samples == 11
+    assert account.server_samples == 5
+
+
+def test_seconds_run_from_the_plan_and_not_before() -> None:
+    account = course(*joins(1.0, A))
+    assert account.seconds == 1.0
+    account.observe(planned(4.0))
+    assert account.seconds == 0.0
+    account.observe(told(9.0, A, JobDone(1, Forward(0), DATA)))
+    assert account.seconds == 5.0
+
+
+def test_throughput_is_samples_per_second_and_nothing_before_time_has_passed() -> None:
+    assert throughput(30, 10, 5.0) == Throughput(device=6.0, server=2.0)
+    assert throughput(30, 10, 0.0) == Throughput(0.0, 0.0)

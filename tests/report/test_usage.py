@@ -129,6 +129,25 @@ def test_a_device_that_trains_offline_is_busy_and_not_idle_once_it_is_done() -> 
     assert use[A] == Usage(busy=6.0, idle_1=1.0, idle_2=0.0)
 
 
+def test_who_is_back_and_has_no_model_yet_does_not_wait_for_others() -> None:
+    merge = merge_of(A, B)
+    use = usage(
+        [
+            *start(),
+            *works(7.0, 9.0, A),
+            hands_in(9.0, A),
+            *loses(12.0, A, alive=True),
+            *connects(20.0, A),
+            hands_in(20.0, A),
+            hands_in(25.0, B, Run(1, merge)),
+            ends(25.5, SERVER, merge, *answers(A, B)),
+            *loads(26.0, 27.0, A),
+            halts(27.0),
+        ]
+    )
+    assert use[A] == Usage(busy=4.0, idle_1=3.0, idle_2=0.0)
+
+
 def test_nothing_counts_after_the_end() -> None:
     use = usage([*start(), starts(7.0, A, merge_of(A)), halts(9.0), ends(50.0, A, merge_of(A))])
     assert use[A].busy == 3.0

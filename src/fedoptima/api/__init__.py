@@ -8,6 +8,8 @@ from pathlib import Path
 from torch import nn
 
 from fedoptima.api.build import Experiment, Given, Progress, prepare
+from fedoptima.api.comparing import compare, resume_comparison
+from fedoptima.api.comparison import Comparison
 from fedoptima.api.directory import RunDirectory
 from fedoptima.api.result import Result
 from fedoptima.api.run import Interrupted, Observer, run_experiment
@@ -21,13 +23,16 @@ from fedoptima.engine.task import Loss
 Options = Mapping[str, object]
 
 __all__ = [
+    "Comparison",
     "Experiment",
     "Interrupted",
     "Recipe",
     "Result",
+    "compare",
     "load_recipe",
     "prepare",
     "resume",
+    "resume_comparison",
     "simulate",
 ]
 

@@ -141,6 +141,12 @@ def build_method(recipe: Recipe, devices: int) -> Method:
             raise
         given = ", ".join(f"method.{option} = {value!r}" for option, value in options.items())
         raise ConfigError(f"{given}: {error}") from error
+    parts, batch = method.program.micro_batches, recipe.training.batch_size
+    if parts > batch:
+        raise ConfigError(
+            f"method.micro_batches = {parts}: a mini-batch has training.batch_size = {batch} "
+            f"samples and cannot be cut into more parts; give at most {batch}"
+        )
     return method
 
 

@@ -4,40 +4,53 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.report.curve import Point
+from fedoptima.report.summary import Summary
 from fedoptima.report.usage import Usage
 
 
 @dataclass(frozen=True)
 class Result:
+    """The figures are the trace's, in ``summary``; the usual ones can be had here by name."""
+
     name: str
     method: str
     seed: int
     reason: str  # why the run ended
-    seconds: float  # of training, on the run's clock
-    epochs: float
     rounds: int
-    versions: int  # merges
     events: int
-    device_samples: int
-    server_samples: int
-    bytes_up: int
-    bytes_down: int
-    refused: int  # updates that came too late to be merged
-    late_batches: int  # activation batches that came after their credit had expired
-    curve: tuple[Point, ...]
-    usage: Mapping[NodeId, Usage]  # busy and idle seconds of every node
+    summary: Summary
     trace_digest: str
     weights_digest: str
     split: int  # blocks on the device
     directory: Path | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+
+    # ---- the course --------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """Of training, on the run's clock."""
+        return self.summary.seconds
+
+    @property
+    def epochs(self) -> float:
+        return self.summary.epochs
+
+    @property
+    def versions(self) -> int:
+        """Merges."""
+        return self.summary.versions
+
+    @property
+    def curve(self) -> tuple[Point, ...]:
+        return self.summary.curve
 
     @property
     def accuracy(self) -> float | None:
@@ -47,6 +60,20 @@ class Result:
     @property
     def best_accuracy(self) -> float | None:
         return max((p.accuracy for p in self.curve if p.accuracy is not None), default=None)
+
+    def time_to(self, accuracy: float) -> float | None:
+        """Seconds until the accuracy was first reached; None if it never was."""
+        for point in self.curve:
+            if point.accuracy is not None and point.accuracy >= accuracy:
+                return point.seconds
+        return None
+
+    # ---- what it took ------------------------------------------------------------------------
+
+    @property
+    def usage(self) -> Mapping[NodeId, Usage]:
+        """Busy and idle seconds of every node."""
+        return self.summary.usage
 
     @property
     def server_utilisation(self) -> float:
@@ -58,12 +85,38 @@ class Result:
         devices = [use for node, use in self.usage.items() if node != SERVER]
         return sum(use.utilisation for use in devices) / len(devices) if devices else 0.0
 
-    def time_to(self, accuracy: float) -> float | None:
-        """Seconds until the accuracy was first reached; None if it never was."""
-        for point in self.curve:
-            if point.accuracy is not None and point.accuracy >= accuracy:
-                return point.seconds
-        return None
+    @property
+    def device_samples(self) -> int:
+        return self.summary.device_samples
+
+    @property
+    def server_samples(self) -> int:
+        return self.summary.server_samples
+
+    @property
+    def bytes_up(self) -> int:
+        return self.summary.traffic.up.total
+
+    @property
+    def bytes_down(self) -> int:
+        return self.summary.traffic.down.total
+
+    @property
+    def server_memory_peak(self) -> int:
+        """Bytes of models, activations and waiting updates that the server held at once."""
+        return int(self.summary.memory.total.peak)
+
+    @property
+    def refused(self) -> int:
+        """Updates that came too late to be merged."""
+        return self.summary.staleness.refused
+
+    @property
+    def late_batches(self) -> int:
+        """Activation batches that came after their credit had expired."""
+        return self.summary.balance.late_batches
+
+    # ---- what is left ------------------------------------------------------------------------
 
     def load_into(self, model: nn.Module) -> nn.Module:
         """The trained weights, both sides joined, in a plain model."""
@@ -72,14 +125,24 @@ class Result:
 
     def to_json(self) -> str:
         """Everything but the weights."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain.pop("weights")
-        plain["directory"] = str(self.directory) if self.directory else None
-        plain["curve"] = [asdict(point) for point in self.curve]
-        plain["usage"] = {
-            node: {**asdict(use), "utilisation": use.utilisation}
-            for node, use in self.usage.items()
+        plain = {
+            "name": self.name,
+            "method": self.method,
+            "seed": self.seed,
+            "reason": self.reason,
+            "accuracy": self.accuracy,
+            "best_accuracy": self.best_accuracy,
+            "rounds": self.rounds,
+            "events": self.events,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "server_memory_peak": self.server_memory_peak,
+            "refused": self.refused,
+            "late_batches": self.late_batches,
+            "trace_digest": self.trace_digest,
+            "weights_digest": self.weights_digest,
+            "split": self.split,
+            "directory": str(self.directory) if self.directory else None,
+            **self.summary.plain(),
         }
-        plain["accuracy"] = self.accuracy
-        plain["best_accuracy"] = self.best_accuracy
         return json.dumps(plain, indent=1)

@@ -18,6 +18,7 @@ from fedoptima.api.result import Result
 from fedoptima.core.errors import ConfigError, FedOptimaError, TrainingDiverged
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
+from fedoptima.report.accounts import Accounts
 from fedoptima.report.curve import CourseAccount
 from fedoptima.report.usage import UsageAccount
 from fedoptima.sim.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
@@ -72,10 +73,9 @@ class _Run:
         self._experiment = experiment
         self._directory = directory
         self._dry = dry
-        self._course = CourseAccount()
-        self._usage = UsageAccount()
+        self._accounts = Accounts()
         self._assembly = assemble(experiment, [self._record], dry=dry)
-        self._watch = Watch(self._assembly.simulation, self._course, self._usage)
+        self._watch = Watch(self._assembly.simulation, self._accounts.course, self._accounts.usage)
 
     def run(
         self,
@@ -112,8 +112,7 @@ class _Run:
 
     def _record(self, record: Record) -> None:
         self._trace.write(record)
-        self._course.observe(record)
-        self._usage.observe(record)
+        self._accounts.observe(record)
 
     # ---- checkpoints -------------------------------------------------------------------------
 
@@ -143,8 +142,7 @@ class _Run:
                 f"{trace}: cannot be read ({error.strerror}); start the run anew"
             ) from error
         for record in records:
-            self._course.observe(record)
-            self._usage.observe(record)
+            self._accounts.observe(record)
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -154,27 +152,16 @@ class _Run:
 
     def _finish(self, reason: str) -> Result:
         simulation, engine = self._assembly.simulation, self._assembly.server_engine
-        recipe, course = self._experiment.recipe, self._course
+        recipe = self._experiment.recipe
         weights = engine.export() if isinstance(engine, ServerEngine) else {}
-        core = simulation.server.machine
         result = Result(
             name=recipe.name,
             method=recipe.method.name,
             seed=recipe.seed,
             reason=reason,
-            seconds=simulation.now - course.began,
-            epochs=core.progress.epochs,
-            rounds=core.progress.rounds,
-            versions=core.version,
+            rounds=simulation.server.machine.progress.rounds,
             events=simulation.events,
-            device_samples=course.device_samples,
-            server_samples=course.server_samples,
-            bytes_up=course.bytes_up,
-            bytes_down=course.bytes_down,
-            refused=course.refused,
-            late_batches=course.late_batches,
-            curve=tuple(course.points),
-            usage=self._usage.usage(),
+            summary=self._accounts.summary(),
             trace_digest=self._trace.digest.hexdigest(),
             weights_digest=weights_digest(weights),
             split=engine.plan.split if engine.plan else 0,

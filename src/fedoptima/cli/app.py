@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedoptima import __version__
+from fedoptima.cli.compare import compare
 from fedoptima.cli.console import stdout
 from fedoptima.cli.datasets import datasets
 from fedoptima.cli.errors import explained
@@ -26,7 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (simulate, plan, methods, datasets, fleets):
+for command in (simulate, compare, plan, methods, datasets, fleets):
     app.command()(explained(command))
 
 
@@ -51,6 +52,7 @@ def fedoptima(
     For example:
       fedoptima plan recipes/demo_digits.toml
       fedoptima simulate recipes/demo_digits.toml --set stop.epochs=5
+      fedoptima compare recipes/demo_digits.toml
     """
 
 

@@ -207,10 +207,14 @@ class ServerCore:
         return effects
 
     def _admit(self, device: NodeId, member: Member) -> list[Effect]:
-        iterations = self._settings.iterations_for(member.join.samples)
+        samples = member.join.samples
+        # A device with less than a mini-batch cannot cut it into more parts than it has samples.
+        parts = min(self._program.micro_batches, samples)
+        program = replace(self._program, micro_batches=parts)
+        iterations = self._settings.iterations_for(samples)
         self._scheduler.join(device)
         return [
-            self._send(device, Assignment(self._plan, self._program, iterations)),
+            self._send(device, Assignment(self._plan, program, iterations)),
             *self._turn_on(self._flow.joined(device, self._now)),
             *self._welcome(device, member),
         ]

@@ -59,6 +59,7 @@ class DeviceEngine:
         # Forward passes whose backward pass is to come: (seq, part) -> (parts, output, labels).
         self._waiting: dict[tuple[int, int], tuple[int, object, Tensor]] = {}
         self._received: Tensors = {}  # the model this round began with
+        self._batch: tuple[int, Tensor, Tensor] | None = None  # the last one drawn
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:
@@ -110,7 +111,9 @@ class DeviceEngine:
 
     def _run(self, seq: int, part: int, parts: int) -> tuple[object, Tensor, float]:
         """Output and labels of one part of a mini-batch, and its share of the mini-batch."""
-        inputs, labels = self._loader.batch(seq)
+        if self._batch is None or self._batch[0] != seq:  # the parts of a mini-batch share it
+            self._batch = (seq, *self._loader.batch(seq))
+        _, inputs, labels = self._batch
         whole = len(labels)
         if parts > 1:
             inputs, labels = inputs.tensor_split(parts)[part], labels.tensor_split(parts)[part]

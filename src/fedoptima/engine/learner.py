@@ -55,10 +55,11 @@ class Learner:
         return next(iter(self._tensors.values())).device if self._tensors else torch.device("cpu")
 
     def parameter_names(self) -> frozenset[str]:
+        """All of them: weights shared by two layers have two names, and neither is a buffer."""
         return frozenset(
             prefix + name
             for prefix, module in self.modules.items()
-            for name, _ in module.named_parameters()
+            for name, _ in module.named_parameters(remove_duplicate=False)
         )
 
     def tensors(self) -> Tensors:

@@ -46,7 +46,7 @@ class ServerEngine:
         self._server: Learner | None = None  # the shared one, or the merged copies
         self._copies: dict[NodeId, Learner] = {}
         self._deltas = DeltaOptimizer()
-        self._parameters: frozenset[str] = frozenset()  # of the device side; the rest are buffers
+        self._parameters: frozenset[str] = frozenset()  # in `_global`; the rest are buffers
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:
@@ -73,11 +73,15 @@ class ServerEngine:
         sides = self._task.sides(plan)
         self._device_side = sides.device
         self._activation = sides.activation
-        self._parameters = frozenset(name for name, _ in sides.device.named_parameters())
-        self._global = copy_of(sides.device.state_dict())
-        if sides.auxiliary is not None:
-            auxiliary = copy_of(sides.auxiliary.state_dict())
-            self._global |= {AUXILIARY + name: tensor for name, tensor in auxiliary.items()}
+        self._global, parameters = {}, set[str]()
+        for prefix, module in (("", sides.device), (AUXILIARY, sides.auxiliary)):
+            if module is not None:
+                state = copy_of(module.state_dict())
+                self._global |= {prefix + name: tensor for name, tensor in state.items()}
+                # Weights shared by two layers have two names, and neither is a buffer.
+                named = module.named_parameters(remove_duplicate=False)
+                parameters |= {prefix + name for name, _ in named}
+        self._parameters = frozenset(parameters)
         if sides.server is not None:
             self._server = self._learner("the server", sides.server)
 

@@ -75,8 +75,8 @@ def fixed_split(
     table = _candidates(profile, devices, batch_size, objective, auxiliary or {})
     if split not in range(1, len(table) + 1):
         raise ConfigError(
-            f"split = {split}: must be from 1 to {len(table)}, the number of blocks on the device; "
-            f"the model's blocks are {', '.join(profile.names)}, and the server keeps at least one"
+            f"split.at = {split}: must be from 1 to {len(table)}, the number of blocks on the "
+            f"device; the model's blocks are {', '.join(profile.names)}, and the server keeps at least one"
         )
     return SplitChoice(split, objective, table)
 

@@ -1,13 +1,12 @@
-"""The run's course: accuracy over time and epochs, samples trained, bytes moved, refusals."""
+"""The run's course: accuracy, and samples trained, over time and epochs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedoptima.core.effects import Evaluate, Note, Send
-from fedoptima.core.events import Evaluated, JobDone, Received
-from fedoptima.core.jobs import PlanRun, ServerStep
-from fedoptima.core.messages import nbytes
+from fedoptima.core.effects import Evaluate
+from fedoptima.core.events import Evaluated, JobDone
+from fedoptima.core.jobs import PlanRun
 from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 
@@ -25,6 +24,14 @@ class Point:
     loss: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Samples trained on per second of the run; the two sides are never added up."""
+
+    device: float  # all devices together
+    server: float
+
+
 class CourseAccount:
     """Feed it every record, in order."""
 
@@ -32,10 +39,6 @@ class CourseAccount:
         self.points: list[Point] = []
         self.device_samples = 0
         self.server_samples = 0
-        self.bytes_up = 0  # arrived at the server
-        self.bytes_down = 0  # sent by it
-        self.refused = 0
-        self.late_batches = 0
         self.began = 0.0
         self.now = 0.0
         self._asked: dict[int, Evaluate] = {}
@@ -44,31 +47,30 @@ class CourseAccount:
     def epochs(self) -> float:
         return self.points[-1].epochs if self.points else 0.0
 
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.now - self.began)
+
     def observe(self, record: Record) -> None:
         self.now = record.at
-        match record.event:
-            case JobDone(job=PlanRun()):
-                self.began = record.at
-            case JobDone(job=ServerStep(), samples=samples):
-                self.server_samples += samples
-            case JobDone(samples=samples) if record.node != SERVER:
-                self.device_samples += samples
-            case Received(_, _, message) if record.node == SERVER:
-                self.bytes_up += nbytes(message)
-            case Evaluated(index, metrics):
-                self._evaluated(self._asked.pop(index), dict(metrics), record.at)
+        event = record.event
+        if record.node != SERVER:
+            if isinstance(event, JobDone):
+                self.device_samples += event.samples
+            return
+        match event:
+            case JobDone():
+                self.server_samples += event.samples
+                if isinstance(event.job, PlanRun):
+                    self.began = record.at
+            case Evaluated():
+                self._evaluated(event, record.at)
         for effect in record.effects:
-            match effect:
-                case Send(message=message) if record.node == SERVER:
-                    self.bytes_down += nbytes(message)
-                case Evaluate(index=index):
-                    self._asked[index] = effect
-                case Note("update refused"):
-                    self.refused += 1
-                case Note("late batch dropped"):
-                    self.late_batches += 1
+            if isinstance(effect, Evaluate):
+                self._asked[effect.index] = effect
 
-    def _evaluated(self, asked: Evaluate, metrics: dict[str, float], now: float) -> None:
+    def _evaluated(self, event: Evaluated, now: float) -> None:
+        asked, metrics = self._asked.pop(event.index), dict(event.metrics)
         self.points.append(
             Point(
                 now - self.began,
@@ -80,3 +82,9 @@ class CourseAccount:
                 metrics.get("loss"),
             )
         )
+
+
+def throughput(device_samples: int, server_samples: int, seconds: float) -> Throughput:
+    if seconds <= 0:
+        return Throughput(0.0, 0.0)
+    return Throughput(device_samples / seconds, server_samples / seconds)

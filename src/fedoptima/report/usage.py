@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.effects import Halt, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, JobFailed, Received
-from fedoptima.core.jobs import LoadModel, Merge, PlanRun, Prepare
+from fedoptima.core.jobs import Job, LoadModel, Merge, PlanRun, Prepare
 from fedoptima.core.messages import GlobalModel, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -41,6 +41,14 @@ class Usage:
     def utilisation(self) -> float:
         return self.busy / self.span if self.span else 0.0
 
+    @property
+    def idle_1_share(self) -> float:
+        return self.idle_1 / self.span if self.span else 0.0
+
+    @property
+    def idle_2_share(self) -> float:
+        return self.idle_2 / self.span if self.span else 0.0
+
 
 class _Node:
     """One node's clock: since when it is busy or idle, and the sums so far."""
@@ -63,9 +71,16 @@ class _Node:
             self.idle += now - self.since
         self.since = now
 
-    def usage(self) -> Usage:
-        idle_2 = min(self.waiting_2, self.idle)
-        return Usage(self.busy, self.idle - idle_2, idle_2)
+    def usage(self, now: float) -> Usage:
+        """Asking moves no clock: sums would come out different for who asks on the way."""
+        busy, idle = self.busy, self.idle
+        if self.since is not None:
+            if self.working:
+                busy += now - self.since
+            elif self.connected:
+                idle += now - self.since
+        idle_2 = min(self.waiting_2, idle)  # equal where it did nothing else, but for rounding
+        return Usage(busy, idle - idle_2, idle_2)
 
 
 class UsageAccount:
@@ -84,34 +99,43 @@ class UsageAccount:
         node = self._nodes.get(record.node)
         if node is None:
             node = self._nodes[record.node] = _Node()
-        match record.event:
-            case JobDone(job=job) | JobFailed(job=job):
+        event = record.event
+        match event:
+            case JobDone() | JobFailed():
                 node.advance(now)
                 node.working = False
-                if isinstance(job, PlanRun):
+                if isinstance(event.job, PlanRun):
                     node.since, node.connected = now, True
+            case Received():
+                if record.node == SERVER and isinstance(event.message, ModelUpdate):
+                    self._arrived[event.sender] = now
             case Connected():
                 node.advance(now)
                 node.connected = True
-            case Disconnected(peer) if record.node == SERVER:
-                self._lost(peer, now)
-            case Disconnected() if node.interrupted:  # it lives, and works on offline
-                node.since, node.working = now, True
-            case Received(sender, _, ModelUpdate()) if record.node == SERVER:
-                self._arrived[sender] = now
+            case Disconnected():
+                if record.node == SERVER:
+                    self._lost(event.peer, now)
+                elif node.interrupted:  # it lives, and works on offline
+                    node.since, node.working = now, True
         for effect in record.effects:
             match effect:
-                case Run(_, job) if not isinstance(job, Prepare | PlanRun):
-                    if node.since is None and isinstance(job, LoadModel):
-                        node.since = now
-                    node.advance(now)
-                    node.working = True
-                    if isinstance(job, Merge):
-                        self._book_waits(job)
-                case Send(to, _, GlobalModel()):
-                    self._arrived.pop(to, None)
-                case Halt() if record.node == SERVER:
-                    self._close(now)
+                case Run():
+                    self._start(node, effect.job, now)
+                case Send():
+                    if isinstance(effect.message, GlobalModel):
+                        self._arrived.pop(effect.to, None)
+                case Halt():
+                    self._over = self._over or record.node == SERVER
+
+    def _start(self, node: _Node, job: Job, now: float) -> None:
+        if isinstance(job, Prepare | PlanRun):
+            return
+        if node.since is None and isinstance(job, LoadModel):
+            node.since = now
+        node.advance(now)
+        node.working = True
+        if isinstance(job, Merge):
+            self._book_waits(job)
 
     def _lost(self, device: NodeId, now: float) -> None:
         """The server says it first; a device whose process has ended says nothing any more."""
@@ -130,16 +154,10 @@ class UsageAccount:
         }
         last = max(arrivals.values(), default=0.0)
         for device, arrived in arrivals.items():
-            self._nodes[device].waiting_2 += last - arrived
-
-    def _close(self, now: float) -> None:
-        for node in self._nodes.values():
-            node.advance(now)
-        self._over = True
+            node = self._nodes[device]
+            if node.since is not None:  # else it is back, but has loaded no model yet
+                node.waiting_2 += last - arrived
 
     def usage(self) -> Mapping[NodeId, Usage]:
         """As of the last record."""
-        for node in self._nodes.values():
-            if not self._over:
-                node.advance(self._now)
-        return {name: node.usage() for name, node in sorted(self._nodes.items())}
+        return {name: node.usage(self._now) for name, node in sorted(self._nodes.items())}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.record import Record
-from fedoptima.trace.writer import SCHEMA, read_lines
+from fedoptima.trace.writer import SCHEMA, read_records
 
 
 def read_header(path: Path) -> dict[str, object]:
@@ -27,5 +27,5 @@ def read_header(path: Path) -> dict[str, object]:
 
 def read_trace(path: Path) -> Iterator[Record]:
     read_header(path)
-    for line in read_lines(path):
-        yield Record.from_line(line)
+    for _, record in read_records(path):
+        yield record

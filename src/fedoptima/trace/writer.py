@@ -67,9 +67,9 @@ class TraceWriter:
         writer = cls.__new__(cls)
         writer.digest = Digest()
         records = []
-        for line in read_lines(path):
+        for line, record in read_records(path):
             writer.digest.add(line)
-            records.append(Record.from_line(line))
+            records.append(record)
         if len(records) != mark.records:
             raise ConfigError(
                 f"{path}: {len(records)} records up to the mark, but {mark.records} were written; "
@@ -114,6 +114,17 @@ class TraceWriter:
     def _close_member(self) -> None:
         if self._member:
             self._member.close()
+
+
+def read_records(path: Path) -> Iterator[tuple[str, Record]]:
+    """Every record with the line it was read from."""
+    for number, line in enumerate(read_lines(path), start=2):
+        try:
+            yield line, Record.from_line(line)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{path}: line {number} of a damaged trace ({error}); run the recipe again"
+            ) from error
 
 
 def read_lines(path: Path) -> Iterator[str]:

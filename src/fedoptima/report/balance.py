@@ -1,0 +1,120 @@
+"""What each device contributed: batches the server used, weight in the merges, samples trained.
+
+Balance is Jain's index, ``(sum x)^2 / (n sum x^2)`` over all devices that ever joined: 1 when all
+contribute alike, 1/n when one does everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedoptima.core.effects import Note
+from fedoptima.core.events import JobDone, Received
+from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.messages import Join
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    batches: int  # activation batches the server has trained on, whole ones
+    late_batches: int  # that came after their credit had expired, and were dropped
+    server_samples: int  # trained on by the server, from this device
+    device_samples: int  # trained on by the device
+    updates: int  # merged
+    merge_weight: float  # sum over all merges
+    merge_share: float  # of all devices' weight
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    devices: Mapping[NodeId, Contribution]
+    batches_jain: float | None  # None: the server used none
+    merge_weight_jain: float | None  # None: nothing was merged
+
+    @property
+    def late_batches(self) -> int:
+        return sum(device.late_batches for device in self.devices.values())
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.batches = 0
+        self.late = 0
+        self.server_samples = 0
+        self.device_samples = 0
+        self.updates = 0
+        self.weight = 0.0
+
+
+class BalanceAccount:
+    """Feed it every record, in order."""
+
+    def __init__(self) -> None:
+        self._devices: dict[NodeId, _Tally] = {}
+
+    def observe(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, JobDone):
+            self._job_done(record.node, event)
+        if record.node != SERVER:
+            return
+        if isinstance(event, Received) and isinstance(event.message, Join):
+            self._of(event.sender)
+        for effect in record.effects:
+            if isinstance(effect, Note) and effect.kind == "late batch dropped":
+                self._of(effect.about).late += 1
+
+    def _job_done(self, node: NodeId, event: JobDone) -> None:
+        job = event.job
+        if node != SERVER:
+            if event.samples:
+                self._of(node).device_samples += event.samples
+        elif isinstance(job, ServerStep):
+            tally = self._of(job.origin)
+            tally.batches += job.part + 1 == job.parts
+            tally.server_samples += event.samples
+        elif isinstance(job, Merge):
+            for part in job.parts:
+                tally = self._of(part.device)
+                tally.updates += 1
+                tally.weight += part.weight
+
+    def _of(self, device: NodeId) -> _Tally:
+        tally = self._devices.get(device)
+        if tally is None:
+            tally = self._devices[device] = _Tally()
+        return tally
+
+    def balance(self) -> Balance:
+        tallies = self._devices.values()
+        weight = sum(tally.weight for tally in tallies)
+        devices = {
+            device: Contribution(
+                tally.batches,
+                tally.late,
+                tally.server_samples,
+                tally.device_samples,
+                tally.updates,
+                tally.weight,
+                tally.weight / weight if weight else 0.0,
+            )
+            for device, tally in sorted(self._devices.items())
+        }
+        return Balance(
+            devices,
+            jain([tally.batches for tally in tallies]),
+            jain([tally.weight for tally in tallies]),
+        )
+
+
+def jain(shares: Sequence[float]) -> float | None:
+    """Jain, Chiu and Hawe 1984; None where nobody has anything."""
+    most = max(shares, default=0.0)
+    if most <= 0:
+        return None
+    # Scaled first, so that tiny shares cannot vanish when squared.
+    scaled = [share / most for share in shares]
+    return min(1.0, sum(scaled) ** 2 / (len(scaled) * sum(share**2 for share in scaled)))
