@@ -76,7 +76,8 @@ def fixed_split(
     if split not in range(1, len(table) + 1):
         raise ConfigError(
             f"split.at = {split}: must be from 1 to {len(table)}, the number of blocks on the "
-            f"device; the model's blocks are {', '.join(profile.names)}, and the server keeps at least one"
+            f"device; the model's blocks are {', '.join(profile.names)}, "
+            "and the server keeps at least one"
         )
     return SplitChoice(split, objective, table)
 
