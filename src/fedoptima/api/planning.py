@@ -17,6 +17,7 @@ from fedoptima.core.flow import CappedFlow
 from fedoptima.core.types import NodeId
 from fedoptima.preprocess.plan import Plan
 from fedoptima.preprocess.split import Candidate, Objective
+from fedoptima.report.memory import memory_of_copies, memory_of_shared
 
 Bottleneck = Literal["devices", "uplink", "server", "omega"]
 Paces = Mapping[NodeId, DevicePace]
@@ -190,8 +191,8 @@ def _memory(
         model=model,
         activation=activation,
         cap=cap,
-        shared=model + (cap or devices) * activation,
-        copies=(devices + 1) * model + devices * activation,
+        shared=memory_of_shared(model, activation, cap or devices),
+        copies=memory_of_copies(model, activation, devices),
     )
 
 
