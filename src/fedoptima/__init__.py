@@ -9,6 +9,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedoptima.api import (
         Comparison,
+        ConfigError,
+        FedOptimaError,
+        Interrupted,
         Result,
         compare,
         load_recipe,
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison",
+    "ConfigError",
+    "FedOptimaError",
+    "Interrupted",
     "Result",
     "__version__",
     "compare",

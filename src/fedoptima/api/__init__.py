@@ -15,7 +15,7 @@ from fedoptima.api.result import Result
 from fedoptima.api.run import Interrupted, Observer, run_experiment
 from fedoptima.config.load import load_recipe, validate
 from fedoptima.config.schema import DataConfig, Recipe
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
 from fedoptima.engine.task import Loss
@@ -24,7 +24,9 @@ Options = Mapping[str, object]
 
 __all__ = [
     "Comparison",
+    "ConfigError",
     "Experiment",
+    "FedOptimaError",
     "Interrupted",
     "Recipe",
     "Result",

@@ -42,9 +42,9 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, recipe: Recipe, *, dry: bool) -> RunDirectory:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(
-                f"{path}: exists already; choose another --out, or go on with --resume {path}"
-            )
+            over = cls(path).summary.exists()
+            way_out = "" if over else f", or go on with --resume {path}"
+            raise ConfigError(f"{path}: exists already; choose another folder (--out){way_out}")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

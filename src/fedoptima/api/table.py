@@ -14,6 +14,7 @@ NONE = "-"
 SPREAD = " ± "
 
 _FIGURES = {  # attribute of `Figures`: name, scale
+    "epochs": ("epochs of the run", 1.0),  # a round can overshoot the budget
     "seconds": ("time of the run, s", 1.0),
     "server_idle": ("server idle, s/epoch", 1.0),
     "device_idle_1": ("device idle I, s/epoch", 1.0),

@@ -15,6 +15,13 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 
 Table = dict[str, Any]
+
+_EXAMPLES = {
+    "model": '; for example model.name = "vgg5"',
+    "data": '; for example data.name = "digits"',
+    "fleet": '; for example fleet.preset = "testbed_a"',
+    "stop": "; say when the run ends, for example stop.epochs = 10",
+}
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -90,7 +97,7 @@ def _describe(details: ErrorDetails, model: type[BaseModel]) -> str:
         case "extra_forbidden":
             return f"{key}: unknown key{_nearest(place, model)}"
         case "missing":
-            return f"{key}: is missing"
+            return f"{key}: is missing{_EXAMPLES.get(key, '')}"
         case "value_error":
             return f"{key}: {message}"
     return f"{key} = {details['input']!r}: {message[:1].lower()}{message[1:]}"

@@ -180,7 +180,8 @@ class Simulation:
         hung = sorted(name for name, device in self.devices.items() if device.hung)
         return (
             f"hung: {', '.join(hung) or 'none'}; away: {', '.join(away) or 'none'}; "
-            "a method with a barrier waits for them unless barrier_timeout or on_leave says not to"
+            "a barrier waits for a hung device unless method.barrier_timeout is set, and for one "
+            "that is away if method.on_leave is 'wait'"
         )
 
     def _dispatch(self, item: object) -> None:
