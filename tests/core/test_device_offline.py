@@ -150,7 +150,7 @@ def test_a_reborn_device_remembers_its_step_and_nothing_else() -> None:
     bench.done()
     reborn = DeviceBench(bench.device.reborn())
     said = join(reborn.connects())
-    assert said == Join(1, 8, 1.0, 1.0)
+    assert said == Join(1, 8, 1.0, 1.0, step=1)
     reborn.assigned(FULL)
     reborn.hears(model(4))
     reborn.done()

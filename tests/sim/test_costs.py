@@ -4,15 +4,9 @@ import pytest
 
 from fedoptima.core.jobs import (
     AuxiliaryStep,
-    Backward,
-    CloseCopy,
-    ExportModel,
     Forward,
-    FullStep,
     Job,
-    LoadModel,
     Merge,
-    OpenCopy,
     Part,
     PlanRun,
     Prepare,
@@ -25,7 +19,7 @@ from fedoptima.sim.costs import FlopCosts
 from fedoptima.sim.fleet import NodeSpec
 
 DATA = Payload(PayloadId("x"), 0)
-D = NodeId("d")
+D, E = NodeId("d"), NodeId("e")
 
 
 def block(name: str, forward: float, backward: float, parameters: int) -> BlockProfile:
@@ -43,28 +37,19 @@ PLAN = Plan(
 
 
 def costs(**seconds: float) -> FlopCosts:
-    server = NodeSpec(2000.0, seconds)
-    return FlopCosts(lambda: PLAN, server, {D: NodeSpec(100.0, seconds)}, {D: 8})
+    devices = {D: NodeSpec(100.0, seconds), E: NodeSpec(400.0, {})}
+    return FlopCosts(lambda: PLAN, NodeSpec(2000.0, seconds), devices, {D: 8, E: 3})
 
 
 @pytest.mark.parametrize(
     ("node", "job", "seconds"),
     [
         (D, Forward(0), 100 * 8 / 100),
-        (D, Forward(0, 1, 4), 100 * 2 / 100),
+        (E, Forward(0), 100 * 3 / 400),
         (D, AuxiliaryStep(0), (10 + 30 + 200) * 8 / 100),
-        (D, Backward(0, 0, DATA), 200 * 8 / 100),
-        (D, Backward(0, 0, DATA, False, 4), 200 * 2 / 100),
-        (D, FullStep(0), 300 * 8 / 100),
-        (D, LoadModel(DATA, 0.0), 10 / 100),
-        (D, ExportModel(), 10 / 100),
         (SERVER, ServerStep(D, 1, 0, DATA, 0.0), 4000 * 8 / 2000),
-        (SERVER, ServerStep(D, 1, 0, DATA, 0.0, True, 0, 2), 4000 * 4 / 2000),
+        (SERVER, ServerStep(E, 1, 0, DATA, 0.0), 4000 * 3 / 2000),
         (SERVER, Merge(0.5, (Part(D, 0.5, DATA),), (D,)), 2 * 10 * 2 / 2000),
-        (SERVER, OpenCopy(D, 1), 50 / 2000),
-        (SERVER, CloseCopy(D), 0.0),
-        (D, Prepare(""), 0.0),
-        (SERVER, PlanRun(()), 0.0),
     ],
 )
 def test_a_job_takes_its_flops_over_the_nodes_speed(node: NodeId, job: Job, seconds: float) -> None:
@@ -76,6 +61,12 @@ def test_a_measured_time_replaces_the_estimate_of_its_job_alone() -> None:
     assert measured.seconds(D, AuxiliaryStep(0)) == 0.125
     assert measured.seconds(SERVER, Merge(0.5, (), ())) == 0.5
     assert measured.seconds(D, Forward(0)) == pytest.approx(8.0)
+
+
+def test_a_time_measured_for_a_batch_is_divided_among_its_parts() -> None:
+    measured = costs(forward=2.0, server_step=1.0)
+    assert measured.seconds(D, Forward(0, 1, 4)) == 0.5
+    assert measured.seconds(SERVER, ServerStep(D, 1, 0, DATA, 0.0, True, 0, 2)) == 0.5
 
 
 def test_a_plan_is_not_asked_for_before_there_is_one() -> None:

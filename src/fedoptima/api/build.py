@@ -70,6 +70,11 @@ class Experiment:
         size = self.recipe.training.batch_size
         return {device: min(size, len(rows)) for device, rows in self.shares.items()}
 
+    @property
+    def beginners(self) -> int:
+        """Devices that the server waits for before it plans."""
+        return max(1, self.fleet.present_at_start)
+
     def plan(self) -> Plan:
         """The plan for all devices of the fleet."""
         return self.task.plan(
@@ -81,18 +86,30 @@ def prepare(
     recipe: Recipe, given: Given | None = None, progress: Progress = lambda *_: None
 ) -> Experiment:
     given = given or Given()
-    compute = _compute_device(recipe.device)
+    compute = compute_device(recipe.device)
     recipe = recipe.model_copy(update={"threads": recipe.threads or torch.get_num_threads()})
     fleet = build_fleet(recipe.fleet, recipe.seed)
     method = build_method(recipe, len(fleet.devices))
     dataset = given.dataset or load_dataset(
         recipe.data.name, directory=recipe.data.directory, progress=progress, **recipe.data.options
     )
-    dataset, validation = _validation(dataset, recipe)
-    shares = _partition(dataset, recipe, fleet)
+    dataset, validation = validation_of(dataset, recipe)
+    shares = share_out(dataset, recipe, list(fleet.devices))
+    task = build_task(recipe, method, dataset, validation, given, compute)
+    return Experiment(recipe, task, method, fleet, shares)
+
+
+def build_task(
+    recipe: Recipe,
+    method: Method,
+    dataset: Dataset,
+    validation: Split,
+    given: Given,
+    compute: torch.device,
+) -> Task:
     model = given.model or _build_model(recipe, dataset)
     dataset = dataset.to(compute)
-    task = Task(
+    return Task(
         model=model,
         dataset=dataset,
         validation=validation.to(compute),
@@ -112,7 +129,6 @@ def prepare(
         loss=given.loss or cross_entropy,
         evaluation_batch=recipe.training.evaluation_batch,
     )
-    return Experiment(recipe, task, method, fleet, shares)
 
 
 def build_method(recipe: Recipe, devices: int) -> Method:
@@ -150,7 +166,7 @@ def build_method(recipe: Recipe, devices: int) -> Method:
     return method
 
 
-def _compute_device(name: str) -> torch.device:
+def compute_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -163,25 +179,27 @@ def _compute_device(name: str) -> torch.device:
     return device
 
 
-def _validation(dataset: Dataset, recipe: Recipe) -> tuple[Dataset, Split]:
+def validation_of(dataset: Dataset, recipe: Recipe) -> tuple[Dataset, Split]:
     share = recipe.data.validation
     if share == "test":
         return dataset, dataset.test
     return hold_out(dataset, share, recipe.seed)
 
 
-def _partition(dataset: Dataset, recipe: Recipe, fleet: Fleet) -> dict[NodeId, NDArray[np.int64]]:
+def share_out(
+    dataset: Dataset, recipe: Recipe, devices: list[NodeId]
+) -> dict[NodeId, NDArray[np.int64]]:
+    """The rows of the training data that each device holds."""
     config = recipe.data.partition
-    names = list(fleet.devices)
     seed = derive(recipe.seed, "partition")
     if config.kind == "file" and config.file is not None:
-        parts = by_file(config.file, devices=names, samples=len(dataset.train))
+        parts = by_file(config.file, devices=devices, samples=len(dataset.train))
     elif config.kind == "iid":
-        parts = iid(len(dataset.train), len(names), seed=seed)
+        parts = iid(len(dataset.train), len(devices), seed=seed)
     else:
         labels = dataset.train.labels.numpy()
-        parts = dirichlet(labels, len(names), alpha=config.alpha, seed=seed)
-    return dict(zip(names, parts, strict=True))
+        parts = dirichlet(labels, len(devices), alpha=config.alpha, seed=seed)
+    return dict(zip(devices, parts, strict=True))
 
 
 def _build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
@@ -221,15 +239,7 @@ def assemble(
     else:
         server_engine = ServerEngine(task)
         for device, rows in experiment.shares.items():
-            loader = Loader(
-                task.dataset,
-                rows,
-                batch_size=recipe.training.batch_size,
-                seed=recipe.seed,
-                node=device,
-                augment=recipe.data.augment,
-            )
-            engines[device] = DeviceEngine(task, device, loader)
+            engines[device] = device_engine(recipe, task, device, rows)
 
     def plan() -> Plan:
         assert server_engine.plan is not None
@@ -248,7 +258,7 @@ def assemble(
         for device, spec in fleet.devices.items()
     }
     simulation = Simulation(
-        ServerCore(experiment.method, server_settings(experiment)),
+        ServerCore(experiment.method, server_settings(recipe, experiment.beginners)),
         devices,
         engines=engines,
         server_engine=server_engine,
@@ -261,8 +271,23 @@ def assemble(
     return Assembly(simulation, server_engine, engines)
 
 
-def server_settings(experiment: Experiment) -> ServerSettings:
-    recipe, fleet = experiment.recipe, experiment.fleet
+def device_engine(
+    recipe: Recipe, task: Task, device: NodeId, rows: NDArray[np.int64]
+) -> DeviceEngine:
+    loader = Loader(
+        task.dataset,
+        rows,
+        batch_size=recipe.training.batch_size,
+        seed=recipe.seed,
+        node=device,
+        augment=recipe.data.augment,
+    )
+    return DeviceEngine(task, device, loader)
+
+
+def server_settings(
+    recipe: Recipe, devices: int, *, patience: float | None = None
+) -> ServerSettings:
     stop = recipe.stop
     return ServerSettings(
         stop=StopRule(
@@ -272,7 +297,8 @@ def server_settings(experiment: Experiment) -> ServerSettings:
             target_accuracy=stop.target_accuracy,
             patience=stop.patience,
         ),
-        devices=max(1, fleet.present_at_start),
+        devices=devices,
+        patience=patience,
         batch_size=recipe.training.batch_size,
         iterations=recipe.training.iterations,
         evaluate_every=recipe.training.evaluate_every,

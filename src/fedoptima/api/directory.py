@@ -6,6 +6,8 @@ metrics.csv           one line an evaluation
 summary.json          the result, without weights
 model.safetensors     the trained model, both sides joined
 checkpoints/          to go on from after a kill; removed when the run is over
+devices/              over the network: what each device recorded
+logs/                 over the network: what server and devices said
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class RunDirectory:
         self.summary = path / "summary.json"
         self.model = path / "model.safetensors"
         self.checkpoints = path / "checkpoints"
+        self.devices = path / "devices"
+        self.logs = path / "logs"
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe, *, dry: bool) -> RunDirectory:

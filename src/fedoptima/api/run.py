@@ -58,7 +58,7 @@ def run_experiment(
     ``interrupted`` is asked between events, where the state is whole: once it says yes, a last
     checkpoint is saved and `Interrupted` is raised.
     """
-    if dry and server_settings(experiment).stop.only_accuracy:
+    if dry and server_settings(experiment.recipe, experiment.beginners).stop.only_accuracy:
         raise ConfigError(
             "a dry run has no accuracy, so target_accuracy and patience cannot stop it; "
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"

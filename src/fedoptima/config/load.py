@@ -19,7 +19,6 @@ Table = dict[str, Any]
 _EXAMPLES = {
     "model": '; for example model.name = "vgg5"',
     "data": '; for example data.name = "digits"',
-    "fleet": '; for example fleet.preset = "testbed_a"',
     "stop": "; say when the run ends, for example stop.epochs = 10",
 }
 Model = TypeVar("Model", bound=BaseModel)

@@ -107,6 +107,17 @@ class StopConfig(Strict):
         return self
 
 
+class DeployConfig(Strict):
+    """How a run over the network begins and what it keeps (`fedoptima server`, `fedoptima run`)."""
+
+    devices: int | None = Field(default=None, ge=1)  # to begin with; None: as many as the fleet has
+    patience: Positive = 60.0  # seconds after the first device: then begin with those that came
+    checkpoint_seconds: Positive = 30.0
+    checkpoint_merges: int | None = Field(default=None, ge=1)  # whichever comes first
+    checkpoints_kept: int = Field(default=3, ge=1)
+    max_message_mb: Positive = 1024.0  # a larger message is refused before memory is taken for it
+
+
 class Recipe(Strict):
     name: str = Field(default="run", min_length=1)
     seed: int = Field(default=1, ge=0)
@@ -115,10 +126,11 @@ class Recipe(Strict):
     threads: int | None = Field(default=None, ge=1)  # of torch; None: as many as torch takes
     model: Named
     data: DataConfig
-    fleet: FleetConfig
+    fleet: FleetConfig | None = None  # a simulation needs one; real devices say what they are
     method: MethodConfig = MethodConfig()
     training: TrainingConfig = TrainingConfig()
     split: SplitConfig = SplitConfig()
+    deploy: DeployConfig = DeployConfig()
     stop: StopConfig
 
     @model_validator(mode="after")

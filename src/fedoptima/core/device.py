@@ -129,6 +129,7 @@ class DeviceCore:
             self._version,
             self._phase not in (DevicePhase.IDLE, DevicePhase.PENDING),
             self._pending.data.id if self._pending else None,
+            self.step,
         )
 
     def _disconnect(self) -> list[Effect]:

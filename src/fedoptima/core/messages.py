@@ -34,6 +34,7 @@ class Join:
     version: int = -1  # t_k; -1: never had a model
     training: bool = False
     pending: PayloadId | None = None
+    step: int = 0  # of its next iteration: with it, a trace says how each life began
 
 
 @dataclass(frozen=True, slots=True)

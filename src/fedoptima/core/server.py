@@ -8,7 +8,7 @@ refuses a message with ProtocolViolation leaves the machine as it was.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -92,6 +92,16 @@ class ServerCore:
         self.progress = Progress(settings.stop, settings.evaluate_every)
         self.version = 0  # t
         self.stopped = False
+
+    @property
+    def sessions(self) -> Mapping[NodeId, int]:
+        """Who is connected, and under which number."""
+        return self._roster.sessions
+
+    @property
+    def running(self) -> bool:
+        """There is a plan, and the end has not begun."""
+        return self._phase is ServerPhase.RUNNING
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self._phase is ServerPhase.STOPPED:

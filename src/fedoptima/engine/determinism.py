@@ -35,6 +35,16 @@ def deterministic(threads: int | None = None) -> Iterator[None]:
             memory.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
+def prepare_thread(threads: int | None = None) -> None:
+    """To be called first on any thread beside the main one that computes.
+
+    The flags of `deterministic` hold for the whole process, but OpenMP and MKL count their helpers
+    for each calling thread, sums depend on that number, and a thread's first product would be made
+    with as many as there are cores. None: as many as the process was told.
+    """
+    torch.set_num_threads(torch.get_num_threads() if threads is None else threads)
+
+
 def seed_step(seed: int, compute: torch.device) -> None:
     """Seed what dropout draws from.
 

@@ -20,9 +20,11 @@ from fedoptima.core.jobs import (
     Prepare,
 )
 from fedoptima.core.machine import Outcome
+from fedoptima.core.messages import GlobalModel, Message
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.loader import Loader
+from fedoptima.engine.admission import ExpectedModel
 from fedoptima.engine.aggregator import difference
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.learner import Learner
@@ -34,8 +36,8 @@ from fedoptima.engine.payloads import (
     copy_of,
     name_activation,
     pack,
-    unpack,
 )
+from fedoptima.engine.staging import arrived, stage_message
 from fedoptima.engine.task import Task
 from fedoptima.models.activation import tensors_of
 from fedoptima.preprocess.plan import Plan
@@ -56,6 +58,7 @@ class DeviceEngine:
         """As in a process that has just started."""
         self._plan = ""
         self._learner: Learner | None = None
+        self._expected: ExpectedModel | None = None  # what the server may send
         # Forward passes whose backward pass is to come: (seq, part) -> (parts, output, labels).
         self._waiting: dict[tuple[int, int], tuple[int, object, Tensor]] = {}
         self._received: Tensors = {}  # the model this round began with
@@ -67,19 +70,31 @@ class DeviceEngine:
                 self._prepare(plan)
                 return Outcome(Payload(result, 0))
             case LoadModel(data, progress):
-                self._load(unpack(data), progress)
+                self._load(arrived(data, self._task.compute), progress)
                 return Outcome(Payload(result, 0))
             case Forward(seq, part, parts):
                 return self._forward(seq, part, parts, result)
             case AuxiliaryStep(seq):
                 return self._auxiliary_step(seq, result)
             case Backward(seq, part, gradient, apply):
-                return self._backward(seq, part, unpack(gradient), apply, result)
+                tensors = arrived(gradient, self._task.compute)
+                return self._backward(seq, part, tensors, apply, result)
             case FullStep(seq):
                 return self._full_step(seq, result)
             case ExportModel(delta):
                 return Outcome(pack(result, self._export(delta)))
         raise InvariantBroken(f"a device does not run {type(job).__name__}")
+
+    # ---- messages: on the thread that receives them ------------------------------------------
+
+    def admit(self, message: Message) -> None:
+        """Raise ProtocolViolation if the server's model is not the one that was prepared for."""
+        if isinstance(message, GlobalModel) and self._expected is not None:
+            self._expected.check(message.data)
+
+    def receive(self, message: Message) -> Message:
+        """An admitted message, its tensors on their way to where they are computed with."""
+        return stage_message(message, self._task.compute)
 
     # ---- jobs --------------------------------------------------------------------------------
 
@@ -92,6 +107,7 @@ class DeviceEngine:
         self._learner = Learner(
             self._node, modules, self._task.device_optimizer, self._task.schedule
         )
+        self._expected = ExpectedModel(self._learner.tensors())
         self._waiting.clear()
 
     def _load(self, tensors: Tensors, progress: float) -> None:

@@ -13,8 +13,7 @@ Metrics = tuple[tuple[str, float], ...]
 
 
 def evaluate(sides: Sequence[nn.Module], task: Task) -> Metrics:
-    """The sides in a row, in evaluation mode; they are left in the mode they were in."""
-    modes = [side.training for side in sides]
+    """The sides in a row. They are put into evaluation mode, so none of them may be in training."""
     for side in sides:
         side.eval()
     data = task.validation
@@ -29,6 +28,4 @@ def evaluate(sides: Sequence[nn.Module], task: Task) -> Metrics:
             assert isinstance(value, Tensor)
             correct += (value.argmax(dim=1) == labels).sum()
             total += task.loss(value, labels).double() * len(labels)
-    for side, mode in zip(sides, modes, strict=True):
-        side.train(mode)
     return (("accuracy", int(correct) / len(data)), ("loss", float(total) / len(data)))

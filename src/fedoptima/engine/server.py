@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import cast
 
 from torch import nn
 
-from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
 from fedoptima.core.machine import Outcome
+from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
+from fedoptima.engine.admission import ExpectedActivations, ExpectedModel
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.device import AUXILIARY
@@ -27,8 +29,8 @@ from fedoptima.engine.payloads import (
     gradients_of,
     pack,
     rebuild_activation,
-    unpack,
 )
+from fedoptima.engine.staging import all_arrive, arrived, stage_message
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.plan import Plan
 from fedoptima.preprocess.split import DeviceSpeed
@@ -41,12 +43,15 @@ class ServerEngine:
         self._task = task
         self.plan: Plan | None = None
         self._activation: object = None
-        self._device_side: nn.Module | None = None  # to evaluate with
+        self._device_names: tuple[str, ...] = ()  # of tensors, without the auxiliary network's
+        self._spares: list[list[nn.Module]] = []  # both sides once more, to evaluate with
         self._global: Tensors = {}  # what devices are sent: device side and auxiliary network
         self._server: Learner | None = None  # the shared one, or the merged copies
         self._copies: dict[NodeId, Learner] = {}
         self._deltas = DeltaOptimizer()
         self._parameters: frozenset[str] = frozenset()  # in `_global`; the rest are buffers
+        self._expected_update: ExpectedModel | None = None
+        self._expected_batch: ExpectedActivations | None = None
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:
@@ -71,7 +76,7 @@ class ServerEngine:
     def _build(self, plan: Plan) -> None:
         self.plan = plan
         sides = self._task.sides(plan)
-        self._device_side = sides.device
+        self._device_names = tuple(sides.device.state_dict())
         self._activation = sides.activation
         self._global, parameters = {}, set[str]()
         for prefix, module in (("", sides.device), (AUXILIARY, sides.auxiliary)):
@@ -82,11 +87,36 @@ class ServerEngine:
                 named = module.named_parameters(remove_duplicate=False)
                 parameters |= {prefix + name for name, _ in named}
         self._parameters = frozenset(parameters)
+        self._expected_update = ExpectedModel(self._global)
+        self._spares = [[sides.device]]
         if sides.server is not None:
+            planning = self._task.planning
+            self._expected_batch = ExpectedActivations(
+                sides.activation, batch_size=planning.batch_size, classes=planning.classes
+            )
+            self._spares[0].append(deepcopy(sides.server))
             self._server = self._learner("the server", sides.server)
 
     def _learner(self, who: str, module: nn.Module) -> Learner:
         return Learner(who, {"": module}, self._task.server_optimizer, self._task.schedule)
+
+    # ---- messages: on the thread that receives them ------------------------------------------
+
+    def admit(self, message: Message) -> None:
+        """Raise ProtocolViolation if a device's tensors are not those of this plan."""
+        match message:
+            case ModelUpdate(data=data):
+                # Before there is a plan the core takes note of an update's id, and drops the rest.
+                if self._expected_update is not None:
+                    self._expected_update.check(data)
+            case ActivationBatch():
+                if self._expected_batch is None:
+                    raise ProtocolViolation("activations came, but nothing here trains on any")
+                self._expected_batch.check(message)
+
+    def receive(self, message: Message) -> Message:
+        """An admitted message, its tensors on their way to where they are computed with."""
+        return stage_message(message, self._task.compute)
 
     # ---- training ----------------------------------------------------------------------------
 
@@ -95,13 +125,13 @@ class ServerEngine:
             learner = self._copies[job.origin]
         else:
             learner = self._shared()
-        tensors = unpack(job.data)
+        tensors = arrived(job.data, self._task.compute)
         labels = tensors[LABELS]
         activation = rebuild_activation(tensors, self._activation)
         seed = derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
         seed_step(seed, self._task.compute)
         loss = self._task.loss(learner.modules[""](activation), labels)
-        weighted = loss * tensors[SHARE].to(loss.device) if job.parts > 1 else loss
+        weighted = loss * tensors[SHARE] if job.parts > 1 else loss
         weighted.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
@@ -119,7 +149,8 @@ class ServerEngine:
     # ---- aggregation -------------------------------------------------------------------------
 
     def _merge(self, job: Merge) -> Tensors:
-        parts = [(part.weight, unpack(part.data)) for part in job.parts]
+        compute = self._task.compute
+        parts = [(part.weight, arrived(part.data, compute)) for part in job.parts]
         if job.server_optimizer is not None:
             self._global = self._deltas.apply(
                 self._global, parts, job.server_optimizer, self._parameters
@@ -148,20 +179,43 @@ class ServerEngine:
     # ---- results -----------------------------------------------------------------------------
 
     def evaluate(self) -> Metrics:
-        self.check_losses()
-        if self._device_side is None:
-            raise InvariantBroken("nothing to evaluate before there is a plan")
-        self._device_side.load_state_dict(self._global_device_side())
-        sides = [self._device_side]
-        if self._server is not None:
-            sides.append(self._server.modules[""])
-        return evaluate(sides, self._task)
+        return self.evaluation()()
 
-    def _global_device_side(self) -> Tensors:
-        """Without the auxiliary network; a model trained whole may call a part of itself "aux"."""
-        if self._device_side is None:
-            raise InvariantBroken("there is no model before there is a plan")
-        return {name: self._global[name] for name in self._device_side.state_dict()}
+    def evaluation(self) -> Callable[[], Metrics]:
+        """The weights as they are now, to be measured at leisure and on any thread.
+
+        To be called where jobs are executed. What comes back works on modules of its own: training
+        may go on meanwhile, and further evaluations may be taken.
+        """
+        self.check_losses()
+        spares = self._spares
+        sides = spares.pop() if spares else self._more_sides()
+        weights = self._weights()
+        for side in sides:
+            side.load_state_dict({name: weights[name] for name in side.state_dict()})
+
+        def measure() -> Metrics:
+            try:
+                return evaluate(sides, self._task)
+            finally:
+                spares.append(sides)
+
+        return measure
+
+    def _more_sides(self) -> list[nn.Module]:
+        # Not copies of those that train: a module that has run may hold what cannot be copied.
+        if self.plan is None:
+            raise InvariantBroken("nothing to evaluate before there is a plan")
+        sides = self._task.sides(self.plan)
+        return [side for side in (sides.device, sides.server) if side is not None]
+
+    def _weights(self) -> Tensors:
+        """Both sides as one, without the auxiliary network: to be read, not kept.
+
+        By names, since a model trained whole may call a part of itself "aux".
+        """
+        whole = {name: self._global[name] for name in self._device_names}
+        return whole if self._server is None else whole | self._server.tensors()
 
     def check_losses(self) -> None:
         for learner in [*self._copies.values(), *([self._server] if self._server else [])]:
@@ -169,16 +223,16 @@ class ServerEngine:
 
     def export(self) -> Tensors:
         """Both sides as one: loads into the plain model."""
-        whole = self._global_device_side()
-        if self._server is not None:
-            whole |= self._server.tensors()
-        return {name: tensor.detach().cpu().clone() for name, tensor in whole.items()}
+        if self.plan is None:
+            raise InvariantBroken("there is no model before there is a plan")
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._weights().items()}
 
     # ---- checkpoint --------------------------------------------------------------------------
 
     def save(self) -> tuple[dict[str, object], Tensors]:
         if self.plan is None:
             return {"plan": ""}, {}
+        all_arrive(self._task.compute)  # what waits in the core is saved, too, after this
         tensors = {f"global.{name}": tensor for name, tensor in self._global.items()}
         tensors |= {f"velocity.{name}": t for name, t in self._deltas.velocity.items()}
         learners: dict[str, object] = {}

@@ -15,6 +15,8 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.engine.settings import OptimizerSettings, Schedule
 from fedoptima.preprocess.plan import Plan, PlanSettings, Sides, build_sides, make_plan
+from fedoptima.preprocess.probe import measure_speed
+from fedoptima.preprocess.profile import profile_module
 from fedoptima.preprocess.split import DeviceSpeed
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -38,13 +40,23 @@ class Task:
     @cached_property
     def example(self) -> Tensor:
         """A small batch of what the model takes in, on the CPU."""
-        inputs = self.dataset.train.inputs[:_EXAMPLE].cpu()
-        if len(inputs) < _EXAMPLE:
-            inputs = inputs.repeat_interleave(_EXAMPLE, dim=0)[:_EXAMPLE]
-        return self.dataset.prepare(inputs)
+        return self._inputs(_EXAMPLE)
+
+    def _inputs(self, count: int) -> Tensor:
+        """That many samples as the model takes them, on the CPU; the first ones, over and over."""
+        split = self.dataset.train.inputs
+        return self.dataset.prepare(split[torch.arange(count) % len(split)].cpu())
+
+    def measure_speed(self, seconds_budget: float = 0.5, batch: int = 16) -> float:
+        """FLOP/s of this machine at training this model (o_k), which is left untouched."""
+        inputs = self._inputs(batch).to(self.compute)
+        model = self.model if self.compute.type == "cpu" else deepcopy(self.model).to(self.compute)
+        cost = profile_module(model, inputs)
+        flops = (cost.forward_flops + cost.backward_flops) * batch
+        return measure_speed(model, inputs, flops, seconds_budget=seconds_budget)
 
     def plan(self, devices: list[DeviceSpeed]) -> Plan:
-        self._check_model()
+        self.check_model()
         return make_plan(self.model, self.example, devices, self.planning)
 
     def sides(self, plan: Plan) -> Sides:
@@ -56,7 +68,7 @@ class Task:
                 module.to(self.compute)
         return sides
 
-    def _check_model(self) -> None:
+    def check_model(self) -> None:
         """A model that does not fit the data is found before anything is trained."""
         try:
             with torch.no_grad():

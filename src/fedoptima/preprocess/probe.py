@@ -22,6 +22,10 @@ from fedoptima.preprocess.profile import profile_module
 Clock = Callable[[], float]
 FEWEST_RUNS = 3
 
+FIRST_TRANSFER = 32 * 1024  # bytes: a quarter of a second at 1 Mbit/s
+LARGEST_TRANSFER = 4 * 1024 * 1024  # about one batch of VGG-5's activations
+LONG_TRANSFER = 0.25  # seconds: long enough to tell the bandwidth from the latency
+
 
 def measure_flops(
     seconds_budget: float = 0.5,
@@ -88,6 +92,32 @@ def _step(module: nn.Module, example: object, on_cuda: bool) -> None:
     torch.autograd.backward(outputs, [torch.ones_like(tensor) for tensor in outputs])
     if on_cuda:
         torch.cuda.synchronize()
+
+
+class Probing:
+    """Which transfers to time, one after another, and what they say of the link (b_k).
+
+    Sizes double until one takes long, so a fast link is measured on large transfers and a slow one
+    is done within about two seconds.
+    """
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[int, float]] = []
+
+    def next_size(self) -> int | None:
+        """Bytes of the next transfer; None: enough is known."""
+        if not self._samples:
+            return FIRST_TRANSFER
+        nbytes, seconds = self._samples[-1]
+        if seconds > LONG_TRANSFER or nbytes >= LARGEST_TRANSFER:
+            return None
+        return 2 * nbytes
+
+    def took(self, nbytes: int, seconds: float) -> None:
+        self._samples.append((nbytes, max(seconds, 1e-9)))  # a clock may be too coarse to see it
+
+    def bytes_per_second(self) -> float:
+        return estimate_bandwidth(self._samples)[0]
 
 
 def estimate_bandwidth(samples: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -45,7 +45,11 @@ def presets() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def build_fleet(config: FleetConfig, seed: int) -> Fleet:
+def build_fleet(config: FleetConfig | None, seed: int) -> Fleet:
+    if config is None:
+        raise ConfigError(
+            'fleet: is missing; say what is simulated, for example fleet.preset = "testbed_a"'
+        )
     described = _with_preset(config)
     if described.server is None:
         raise ConfigError("fleet.server: is missing; give its speed, e.g. server.gflops = 150")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import heapq
 import json
 import zlib
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import SCHEMA, read_records
+
+DEVICES = "devices"  # the folder, beside a real run's trace, with a file of each device
 
 
 def read_header(path: Path) -> dict[str, object]:
@@ -26,6 +29,22 @@ def read_header(path: Path) -> dict[str, object]:
 
 
 def read_trace(path: Path) -> Iterator[Record]:
+    """All nodes' records by time; at equal times the server's come first."""
+    # A simulation's trace holds all nodes'; in a real run devices have files of their own.
+    devices = sorted((path.parent / DEVICES).glob("*.jsonl.gz"))
+    files = [_read_file(file) for file in (path, *devices)]
+    return heapq.merge(*files, key=lambda record: record.at)
+
+
+def _read_file(path: Path) -> Iterator[Record]:
     read_header(path)
     for _, record in read_records(path):
         yield record
+
+
+def last_time(path: Path) -> float:
+    """When the last record of a run was made, of any node; 0 if there is none."""
+    last = 0.0
+    for record in read_trace(path):
+        last = max(last, record.at)
+    return last

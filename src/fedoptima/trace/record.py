@@ -17,7 +17,7 @@ from fedoptima.core.events import Event
 from fedoptima.core.plain import freeze, thaw
 from fedoptima.core.types import NodeId
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Record:
 
     def to_line(self) -> str:
         effects = [freeze(effect) for effect in self.effects]
-        return _encode([self.at, self.node, freeze(self.event), *effects])
+        return encode([self.at, self.node, freeze(self.event), *effects])
 
     @staticmethod
     def from_line(line: str) -> Record:

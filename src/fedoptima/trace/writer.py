@@ -20,7 +20,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.trace.record import Record
 
 SCHEMA = 1
-_COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
+COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class TraceWriter:
         if self._file:
             # mtime=0: the same run gives the same bytes.
             member = gzip.GzipFile(
-                fileobj=self._file, mode="wb", compresslevel=_COMPRESSION, mtime=0
+                fileobj=self._file, mode="wb", compresslevel=COMPRESSION, mtime=0
             )
             self._member = io.TextIOWrapper(member, encoding="utf-8", write_through=False)
 

@@ -1,0 +1,108 @@
+"""A device of a run over the network: what it builds from the server's recipe and its own data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from fedoptima.api.build import (
+    Given,
+    build_method,
+    build_task,
+    compute_device,
+    device_engine,
+    share_out,
+    validation_of,
+)
+from fedoptima.api.serving import device_names, expected_devices
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.types import NodeId
+from fedoptima.data.layouts import quiet
+from fedoptima.data.registry import load_dataset
+from fedoptima.engine.determinism import deterministic
+from fedoptima.runtime.address import Address
+from fedoptima.runtime.device import Device, Pace, Workplace
+from fedoptima.runtime.device_state import StateFile
+from fedoptima.runtime.paced_engine import PacedEngine
+from fedoptima.runtime.timeouts import DEFAULT, Timeouts
+from fedoptima.runtime.tls import DeviceTLS
+
+
+@dataclass(frozen=True)
+class DeviceSetup:
+    """What a device brings along."""
+
+    name: str
+    server: Address
+    state: StateFile
+    tls: DeviceTLS | None = None
+    data: str | None = None  # its own: a registry name or package.module:function; None: a share
+    directory: str | None = None  # where data sets are
+    compute: str = "cpu"
+    threads: int | None = None
+    flops_per_second: float | None = None  # slowed down to this; None: as fast as it is
+    pace: Pace = field(default_factory=Pace)
+    give_up_after: float | None = None  # seconds without a server
+    given: Given = field(default_factory=Given)
+
+
+def join(
+    setup: DeviceSetup,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    timeouts: Timeouts = DEFAULT,
+) -> str:
+    """Work for the server until the run is over; says why it ended."""
+    device = Device(
+        setup.name,
+        setup.server,
+        tls=setup.tls,
+        build=partial(build_workplace, setup),
+        state=setup.state,
+        pace=setup.pace,
+        give_up_after=setup.give_up_after,
+        timeouts=timeouts,
+    )
+    with deterministic(setup.threads):
+        halt = asyncio.run(device.run())
+    return halt.reason
+
+
+def build_workplace(setup: DeviceSetup, recipe_text: str) -> Workplace:
+    recipe = validate(Recipe, json.loads(recipe_text), "the server's recipe")
+    threads = setup.threads or recipe.threads
+    name, given = NodeId(setup.name), setup.given
+    compute = compute_device(setup.compute)
+    method = build_method(recipe, expected_devices(recipe))
+    own = given.dataset is not None or setup.data is not None
+    options = {} if own else recipe.data.options
+    dataset = given.dataset or load_dataset(
+        setup.data or recipe.data.name, directory=setup.directory, progress=quiet, **options
+    )
+    if own:
+        validation, rows = dataset.test, np.arange(len(dataset.train))
+    else:
+        names = device_names(recipe)
+        if name not in names:
+            raise ConfigError(
+                f"the server's recipe does not know {name!r}, so it has no share of "
+                f"{recipe.data.name} for it; give this device its own data with --data, or name "
+                f"it in the recipe's fleet (there are {', '.join(names) or 'none'})"
+            )
+        dataset, validation = validation_of(dataset, recipe)
+        rows = share_out(dataset, recipe, names)[name]
+    task = build_task(recipe, method, dataset, validation, given, compute)
+    engine = device_engine(recipe, task, name, rows)
+    speed = setup.flops_per_second
+    if speed is None:
+        return Workplace(engine, len(rows), threads, task.measure_speed)
+    batch = min(recipe.training.batch_size, len(rows))
+    paced = PacedEngine(engine, name, flops_per_second=speed, batch=batch)
+    return Workplace(paced, len(rows), threads, lambda: speed)

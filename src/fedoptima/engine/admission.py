@@ -1,0 +1,104 @@
+"""Which tensors a peer may hand over: those the plan leads one to expect, and no others.
+
+A message is looked at before the core hears of it, on another thread than the one that trains. So
+everything here is fixed when the plan is made; nothing that training changes is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.messages import ActivationBatch
+from fedoptima.core.types import Payload
+from fedoptima.engine.payloads import ACTIVATIONS, LABELS, SHARE, Tensors, unpack
+from fedoptima.models.activation import tensors_of
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a tensor is, apart from its values."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(tensor: Tensor) -> Kind:
+        return Kind(tensor.shape, tensor.dtype)
+
+    def __str__(self) -> str:
+        return f"{tuple(self.shape)} {self.dtype}"
+
+
+class ExpectedModel:
+    """A device's side of the network, whole or as the change of a round: the same tensors."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._kinds = {name: Kind.of(tensor) for name, tensor in tensors.items()}
+
+    def check(self, payload: Payload) -> None:
+        tensors = _tensors_of(payload)
+        _check_names(tensors, self._kinds)
+        for name, kind in self._kinds.items():
+            _check_kind(name, tensors[name], kind)
+
+
+class ExpectedActivations:
+    """What crosses the cut, with its labels. ``example``: some activation of this plan."""
+
+    def __init__(self, example: object, *, batch_size: int, classes: int) -> None:
+        self._samples = {
+            f"{ACTIVATIONS}{index}": Kind(tensor.shape[1:], tensor.dtype)
+            for index, tensor in enumerate(tensors_of(example))
+        }
+        self._names = {*self._samples, LABELS}
+        self._batch_size = batch_size
+        self._classes = classes
+
+    def check(self, batch: ActivationBatch) -> None:
+        if not 0 <= batch.part < batch.parts:
+            raise ProtocolViolation(f"part {batch.part} of {batch.parts} parts of a mini-batch")
+        tensors = _tensors_of(batch.data)
+        _check_names(tensors, self._names if batch.parts == 1 else {*self._names, SHARE})
+        count = self._check_labels(tensors[LABELS], batch.parts)
+        for name, kind in self._samples.items():
+            _check_kind(name, tensors[name], Kind(torch.Size((count, *kind.shape)), kind.dtype))
+        if batch.parts > 1:
+            _check_share(tensors[SHARE])
+
+    def _check_labels(self, labels: Tensor, parts: int) -> int:
+        """How many samples there are."""
+        count = labels.numel()
+        _check_kind(LABELS, labels, Kind(torch.Size((count,)), torch.int64))
+        most = -(-self._batch_size // parts)  # torch.tensor_split gives the first parts one more
+        if not 1 <= count <= most:
+            raise ProtocolViolation(f"{count} samples in a batch of 1 to {most}")
+        low, high = (int(end) for end in labels.aminmax())
+        if low < 0 or high >= self._classes:
+            raise ProtocolViolation(f"labels from {low} to {high} for {self._classes} classes")
+        return count
+
+
+def _tensors_of(payload: Payload) -> Tensors:
+    return {} if payload.value is None else unpack(payload)
+
+
+def _check_names(tensors: Tensors, expected: Mapping[str, object] | set[str]) -> None:
+    if tensors.keys() != set(expected):
+        odd = sorted(tensors.keys() ^ set(expected))
+        wrong = [f"{name!r:.60} is {'not ' if name in tensors else ''}missing" for name in odd]
+        raise ProtocolViolation(f"other tensors than the plan's: {', '.join(wrong[:3])}")
+
+
+def _check_kind(name: str, tensor: Tensor, expected: Kind) -> None:
+    if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+        raise ProtocolViolation(f"tensor {name!r} is {Kind.of(tensor)}, not {expected}")
+
+
+def _check_share(share: Tensor) -> None:
+    if share.dim() or not share.is_floating_point() or not 0 < float(share) <= 1:
+        raise ProtocolViolation(f"the share of a mini-batch is {Kind.of(share)}, not in (0, 1]")

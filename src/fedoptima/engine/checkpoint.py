@@ -1,0 +1,176 @@
+"""Checkpoints on disk: a folder with one JSON (the state) and one safetensors file (the tensors).
+
+A checkpoint is written under a temporary name, synced and renamed, so it is whole or not there. The
+last few are kept: if the disk has damaged the newest, the one before it serves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.types import PayloadId
+
+KEPT = 2  # the newest, and one to fall back to
+_STATE, _TENSORS = "state.json", "tensors.safetensors"
+_log = logging.getLogger(__name__)
+
+
+class SavedEngine(Protocol):
+    def save(self) -> tuple[dict[str, object], dict[str, Tensor]]:
+        """State and tensors; the engine never writes to these tensors again."""
+
+    def restore(self, state: Mapping[str, object], tensors: dict[str, Tensor]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds."""
+
+    number: int
+    state: Mapping[str, object]
+    tensors: Mapping[str, Tensor]
+
+    def payloads(self) -> dict[PayloadId, object]:
+        return {
+            PayloadId(identity): named
+            for identity, named in _grouped("payload|", self.tensors).items()
+        }
+
+    def of_engines(self) -> dict[str, dict[str, Tensor]]:
+        return _grouped("engine|", self.tensors)
+
+
+def payload_tensors(payloads: Mapping[PayloadId, object]) -> dict[str, Tensor]:
+    """The values of payloads, as ``plain.freeze`` collects them, named for a checkpoint."""
+    return {
+        f"payload|{identity}|{name}": tensor
+        for identity, value in payloads.items()
+        for name, tensor in cast(Mapping[str, Tensor], value or {}).items()
+    }
+
+
+def engine_tensors(node: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"engine|{node}|{name}": tensor for name, tensor in tensors.items()}
+
+
+def _grouped(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    groups: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if key.startswith(kind):
+            owner, name = key.removeprefix(kind).split("|", 1)
+            groups.setdefault(owner, {})[name] = tensor
+    return groups
+
+
+# ---- writing ---------------------------------------------------------------------------------
+
+
+def write_checkpoint(
+    folder: Path,
+    number: int,
+    state: Mapping[str, object],
+    tensors: Mapping[str, Tensor],
+    *,
+    keep: int = KEPT,
+) -> Path:
+    """Checkpoint ``number`` in ``folder``; it is on disk when this returns. ``keep``: the last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left_by_a_kill in folder.glob(".*.tmp"):
+        shutil.rmtree(left_by_a_kill)
+    final = folder / f"{number:012d}"
+    temporary = folder / f".{number:012d}.tmp"
+    temporary.mkdir()
+    (temporary / _STATE).write_text(json.dumps(state))
+    save_file(_without_shared_memory(tensors), temporary / _TENSORS)
+    for path in (temporary / _STATE, temporary / _TENSORS, temporary):
+        _sync(path)
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    _sync(folder)
+    _remove_all_but(keep, final)
+    return final
+
+
+def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses tensors that share memory, and some here do."""
+    separate: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().to("cpu").contiguous()
+        if own.untyped_storage().data_ptr() in seen:
+            own = own.clone()
+        seen.add(own.untyped_storage().data_ptr())
+        separate[name] = own
+    return separate
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_all_but(keep: int, last: Path) -> None:
+    """A higher number than the last one's was fallen back from: it must not be found again."""
+    found = newest_checkpoints(last.parent)
+    kept = [path for path in found if path.name <= last.name][:keep]
+    for path in found:
+        if path not in kept:
+            shutil.rmtree(path)
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+
+def newest_checkpoints(folder: Path) -> list[Path]:
+    """The newest first. Those half written have names that are not looked at."""
+    return sorted(folder.glob("[0-9]*"), reverse=True) if folder.is_dir() else []
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    return next(iter(newest_checkpoints(folder)), None)
+
+
+def read_checkpoint(path: Path, compute: torch.device) -> Saved:
+    """That checkpoint or, with a warning, the newest whole one before it."""
+    damage: ConfigError | None = None
+    for candidate in newest_checkpoints(path.parent):
+        if candidate.name > path.name:
+            continue
+        try:
+            saved = _read(candidate, compute)
+        except ConfigError as error:
+            _log.warning("%s; looking for the one before", error)
+            damage = damage or error
+        else:
+            return saved
+    raise ConfigError(
+        f"{damage or f'{path}: not there'}, and no older one is; start the run anew"
+    ) from damage
+
+
+def _read(path: Path, compute: torch.device) -> Saved:
+    try:
+        state = json.loads((path / _STATE).read_text())
+        with safe_open(path / _TENSORS, framework="pt", device=str(compute)) as file:
+            # Cloned: the file's tensors lie anywhere in it, and how a kernel rounds may depend on
+            # the alignment that torch gives its own.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"{path}: not a whole checkpoint ({error})") from error
+    return Saved(int(path.name), state, tensors)

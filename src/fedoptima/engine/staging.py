@@ -1,0 +1,84 @@
+"""From the network to the compute device: the copy begins on arrival, and the step waits for it.
+
+Tensors come off the network on the CPU. On a GPU their copy is ordered at once, on a stream of its
+own, so it goes on while another batch trains. Whoever computes with them takes them through
+`arrived`: there the computing stream waits for the copy; the host never does. On a CPU nothing is
+copied and nothing is wrapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from fedoptima.core.messages import (
+    ActivationBatch,
+    GlobalModel,
+    GradientBatch,
+    Message,
+    ModelUpdate,
+)
+from fedoptima.core.types import Payload
+from fedoptima.engine.payloads import Tensors, unpack
+
+
+class Staged(Tensors):
+    """Tensors on a GPU whose copy may still be under way."""
+
+    def __init__(self, tensors: Tensors, copied: torch.cuda.Event) -> None:
+        super().__init__(tensors)
+        self._copied = copied
+
+    def settle(self, compute: torch.device) -> None:
+        """Let what the calling thread computes from now on come after the copy."""
+        stream = torch.cuda.current_stream(compute)
+        stream.wait_event(self._copied)
+        for tensor in self.values():
+            # Their memory belongs to the copying stream, which must not use it again too early.
+            tensor.record_stream(stream)
+
+
+def stage(tensors: Tensors, compute: torch.device) -> Tensors:
+    """Begin to copy ``tensors``, best from pinned memory, to where they will be computed with."""
+    if compute.type != "cuda":
+        return tensors
+    stream = _copy_stream(compute)
+    with torch.cuda.stream(stream):
+        copies = {name: t.to(compute, non_blocking=True) for name, t in tensors.items()}
+    return Staged(copies, stream.record_event())
+
+
+def stage_message(message: Message, compute: torch.device) -> Message:
+    """The same message, its tensors on their way to ``compute``."""
+    if compute.type != "cuda" or not isinstance(
+        message, ActivationBatch | ModelUpdate | GradientBatch | GlobalModel
+    ):
+        return message
+    if message.data.value is None:
+        return message
+    value = stage(unpack(message.data), compute)
+    return replace(message, data=replace(message.data, value=value))
+
+
+def arrived(payload: Payload, compute: torch.device) -> Tensors:
+    """A payload's tensors on ``compute``, staged or not, ready for the calling thread's work."""
+    tensors = unpack(payload)
+    if compute.type != "cuda":
+        return tensors
+    if isinstance(tensors, Staged):
+        tensors.settle(compute)
+        return tensors
+    return {name: tensor.to(compute, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def all_arrive(compute: torch.device) -> None:
+    """Let what the calling thread does next come after every copy that has begun."""
+    if compute.type == "cuda":
+        torch.cuda.current_stream(compute).wait_stream(_copy_stream(compute))
+
+
+@cache
+def _copy_stream(compute: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(compute)  # type: ignore[no-untyped-call]

@@ -1,0 +1,61 @@
+"""What a device keeps across its processes: which run it works for, its life's number, its step."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedoptima.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    run: str
+    incarnation: int
+    step: int
+
+
+class StateFile:
+    """Rewritten as a whole, so that it is never half a state."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path.parent}: cannot be made ({error.strerror}); choose another --state"
+            ) from error
+
+    def begin_life(self, run: str, *, records: int) -> DeviceState:
+        """The next life of this device in a run. ``records``: what the server has of earlier ones.
+
+        Should the file be lost, their number is still above that of any earlier life.
+        """
+        known = self._read()
+        if known is None or known.run != run:
+            state = DeviceState(run, records, 0)
+        else:
+            state = DeviceState(run, known.incarnation + 1, known.step)
+        self.save(state)
+        return state
+
+    def save(self, state: DeviceState) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(asdict(state)))
+            os.replace(temporary, self.path)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: cannot be written ({error.strerror}); choose another --state"
+            ) from error
+
+    def _read(self) -> DeviceState | None:
+        try:
+            return DeviceState(**json.loads(self.path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError):
+            return None  # as good as none: begin_life does without

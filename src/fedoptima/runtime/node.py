@@ -1,0 +1,171 @@
+"""A core and what it needs around it: a clock, a compute thread, timers, a trace.
+
+The event loop is the only caller of the core. Performing an effect never calls the core back at
+once: whatever follows from it comes as another event, later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Run, Send, SetTimer
+from fedoptima.core.errors import ProtocolViolation, TrainingDiverged
+from fedoptima.core.events import Event, JobDone, JobFailed, Received, TimerFired
+from fedoptima.core.machine import ComputeEngine, Machine, Outcome
+from fedoptima.core.types import NodeId, payload_id
+from fedoptima.runtime.compute import Compute
+from fedoptima.trace.record import Record
+
+Observer = Callable[[Record], None]
+
+
+class Node:
+    def __init__(
+        self,
+        name: NodeId,
+        machine: Machine,
+        engine: ComputeEngine,
+        compute: Compute,
+        clock: Callable[[], float],
+        *,
+        incarnation: int,
+        log: logging.Logger,
+    ) -> None:
+        self.name = name
+        self.machine = machine
+        self.engine = engine
+        self.clock = clock
+        self.log = log
+        self.observers: list[Observer] = []
+        self.outcome: asyncio.Future[Halt] = asyncio.get_running_loop().create_future()
+        self._compute = compute
+        self._incarnation = incarnation
+        self._working = False  # a job is with the engine
+        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+
+    # ---- what the two kinds of node do differently -------------------------------------------
+
+    def send(self, effect: Send) -> None:
+        raise NotImplementedError
+
+    def evaluate(self, effect: Evaluate) -> None:
+        raise NotImplementedError
+
+    def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
+        """End the session; the core is told of it by another event."""
+        raise NotImplementedError
+
+    def about_to_perform(self, event: Event, effects: Sequence[Effect]) -> bool:
+        """Between an event and its effects all state is at rest. False: leave them undone."""
+        return True
+
+    # ---- events and effects ------------------------------------------------------------------
+
+    def tell(self, event: Event) -> None:
+        if self.outcome.done():
+            return
+        now = self.clock()
+        try:
+            effects = self.machine.handle(event, now)
+        except ProtocolViolation as error:
+            if not isinstance(event, Received):
+                self.break_down(error)
+                return
+            self._record(now, event, [Note("peer dropped", event.sender, str(error))])
+            self.drop_peer(event.sender, event.session, str(error))
+            return
+        except Exception as error:
+            self.break_down(error)
+            return
+        self._record(now, event, effects)
+        if self.about_to_perform(event, effects):
+            for effect in effects:
+                self._perform(effect)
+
+    def break_down(self, error: BaseException) -> None:
+        """A bug, or something nobody can go on from: the run ends and the trace is saved."""
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+    def _record(self, now: float, event: Event, effects: list[Effect]) -> None:
+        record = Record(now, self.name, event, effects)
+        for observe in self.observers:
+            observe(record)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self.send(effect)
+            case Run():
+                self.start(effect)
+            case Evaluate():
+                self.evaluate(effect)
+            case SetTimer(key, at):
+                self.set_timer(key, at)
+            case Note(kind, about, text):
+                self.log.warning("%s: %s%s", about, kind, f": {text}" if text else "")
+            case Halt():
+                if not self.outcome.done():
+                    self.outcome.set_result(effect)
+
+    # ---- jobs --------------------------------------------------------------------------------
+
+    def start(self, order: Run) -> None:
+        self._working = True
+        ticket, job = order.ticket, order.job
+        result = payload_id(self.name, self._incarnation, ticket)
+
+        def done(outcome: Outcome) -> None:
+            self._working = False
+            self.tell(
+                JobDone(
+                    ticket,
+                    job,
+                    outcome.result,
+                    outcome.samples,
+                    outcome.text,
+                    outcome.micro_batches,
+                )
+            )
+
+        def failed(error: Exception) -> None:
+            self._working = False
+            self.log.error("%s failed: %s", type(job).__name__, error, exc_info=_trace_of(error))
+            diverged = isinstance(error, TrainingDiverged)
+            self.tell(JobFailed(ticket, job, _in_words(error), diverged=diverged))
+
+        self._compute.submit(lambda: self.engine.execute(job, result), done, failed)
+
+    # ---- timers ------------------------------------------------------------------------------
+
+    def set_timer(self, key: str, at: float) -> None:
+        previous = self._timers.pop(key, None)
+        if previous is not None:
+            previous[1].cancel()
+        delay = max(0.0, at - self.clock())
+        handle = asyncio.get_running_loop().call_later(delay, self._fire, key)
+        self._timers[key] = (at, handle)
+
+    def _fire(self, key: str) -> None:
+        del self._timers[key]
+        self.tell(TimerFired(key))
+
+    @property
+    def timers(self) -> dict[str, float]:
+        return {key: at for key, (at, _) in self._timers.items()}
+
+    def close(self) -> None:
+        for _, handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+
+
+def _trace_of(error: Exception) -> Exception | None:
+    """Only a bug needs its traceback; training that diverged is explained by its message."""
+    return None if isinstance(error, TrainingDiverged) else error
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, TrainingDiverged) else f"{type(error).__name__}: {error}"

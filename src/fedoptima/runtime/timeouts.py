@@ -1,0 +1,32 @@
+"""Every wait of the network runtime, in one place. All in seconds.
+
+What is not here does not time out: a device computes as long as it needs, a transfer takes as long
+as the link needs, and a method's own deadlines (credit_timeout, barrier_timeout) are its options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    # A connection that is not introduced, or an introduction that is not answered, by then is over.
+    handshake: float = 10.0
+    # gRPC's own keepalive finds peers that have vanished without a word (power, NAT, cable).
+    keepalive_every: float = 20.0
+    keepalive_answer: float = 10.0
+    # The server's ping measures the device's clock; when a second device comes under a name, the
+    # first one has this long to show that it lives.
+    ping_every: float = 10.0
+    ping_answer: float = 2.0
+    # A device that has lost its server waits before it tries again: doubling, with jitter.
+    retry_first: float = 0.5
+    retry_longest: float = 30.0
+    # How often a device hands its trace records over.
+    telemetry_every: float = 1.0
+    # At the end: for the last messages and records to go through.
+    farewell: float = 5.0
+
+
+DEFAULT = Timeouts()

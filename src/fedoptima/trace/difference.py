@@ -1,0 +1,69 @@
+"""Where a trace and what it should be part ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+
+from fedoptima.trace.record import Record
+
+_LONGEST = 300  # characters of a value: a plan has thousands
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    number: int  # of the record, counted from 1
+    record: Record
+    what: str  # differs
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        at, node, event = self.record.at, self.record.node, type(self.record.event).__name__
+        return (
+            f"record {self.number} ({node} was told {event} at {at:.6f} s): {self.what}: "
+            f"expected {self.expected}, got {self.got}"
+        )
+
+    def plain(self) -> dict[str, object]:
+        return {
+            "record": self.number,
+            "at": self.record.at,
+            "node": self.record.node,
+            "event": shown(self.record.event),
+            "what": self.what,
+            "expected": self.expected,
+            "got": self.got,
+        }
+
+
+def part_ways(
+    number: int, record: Record, what: str, expected: object, got: object
+) -> Difference | None:
+    """None if the two are equal; otherwise the innermost field in which they differ."""
+    if expected == got:
+        return None
+    path, wanted, found = _innermost(expected, got)
+    return Difference(number, record, what + path, shown(wanted), shown(found))
+
+
+def _innermost(expected: object, got: object) -> tuple[str, object, object]:
+    if type(expected) is type(got):
+        if is_dataclass(expected):
+            for field in fields(expected):
+                ours, theirs = getattr(expected, field.name), getattr(got, field.name)
+                if field.compare and ours != theirs:
+                    path, ours, theirs = _innermost(ours, theirs)
+                    return f".{field.name}{path}", ours, theirs
+        if isinstance(expected, Sequence) and isinstance(got, Sequence):
+            if not isinstance(expected, str) and len(expected) == len(got):
+                index = next(i for i, pair in enumerate(zip(expected, got)) if pair[0] != pair[1])
+                path, ours, theirs = _innermost(expected[index], got[index])
+                return f"[{index}]{path}", ours, theirs
+    return "", expected, got
+
+
+def shown(value: object) -> str:
+    text = value if value is NOTHING else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
