@@ -56,8 +56,9 @@ class Bench:
         optimizer: OptimizerSettings = PLAIN,
         schedule: Schedule | None = None,
         devices: Sequence[str] = ("d",),
+        compute: str = "cpu",
     ) -> None:
-        dataset = as_dataset(data, data)
+        dataset = as_dataset(data, data).to(compute)
         planning = PlanSettings(
             training=training,
             batch_size=batch,
@@ -74,7 +75,7 @@ class Bench:
             device_optimizer=optimizer,
             server_optimizer=optimizer,
             schedule=schedule or Schedule(),
-            compute=torch.device("cpu"),
+            compute=torch.device(compute),
         )
         self._jobs = 0
         self.server = ServerEngine(self.task)

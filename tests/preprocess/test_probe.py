@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.preprocess.probe import estimate_bandwidth, measure_flops, measure_speed
+from fedoptima.preprocess.probe import (
+    Probing,
+    estimate_bandwidth,
+    measure_flops,
+    measure_speed,
+)
 
 
 class Machine(nn.Module):
@@ -101,3 +106,37 @@ def test_larger_transfers_that_took_less_time_still_give_a_bandwidth() -> None:
 def test_transfers_that_cannot_have_been_are_refused(samples: list[tuple[int, float]]) -> None:
     with pytest.raises(ConfigError):
         estimate_bandwidth(samples)
+
+
+def probe(bandwidth: float, latency: float = 0.0) -> tuple[Probing, list[int], float]:
+    """A probing of such a link, the transfers it asked for, and how long it took."""
+    probing, sizes, spent = Probing(), [], 0.0
+    while (nbytes := probing.next_size()) is not None:
+        seconds = latency + nbytes / bandwidth
+        probing.took(nbytes, seconds)
+        sizes.append(nbytes)
+        spent += seconds
+    return probing, sizes, spent
+
+
+@pytest.mark.parametrize("mbps", [1.0, 4.0, 50.0, 1000.0, 10000.0])
+@pytest.mark.parametrize("latency", [0.0, 0.02])
+def test_a_probed_link_is_known_after_two_seconds(mbps: float, latency: float) -> None:
+    probing, sizes, spent = probe(mbps * 1e6 / 8, latency)
+    assert spent < 2.0
+    if len(sizes) > 1:  # one transfer cannot tell the latency from the bandwidth
+        assert probing.bytes_per_second() == pytest.approx(mbps * 1e6 / 8)
+
+
+def test_transfers_double_until_one_takes_long_or_is_as_large_as_a_batch() -> None:
+    kib = 1024
+    assert probe(1e9)[1] == [32 * kib * 2**i for i in range(8)]
+    assert probe(1e9)[1][-1] == 4 * kib * kib
+    assert probe(1e6)[1] == [32 * kib, 64 * kib, 128 * kib, 256 * kib]
+    assert probe(1e4)[1] == [32 * kib]
+
+
+def test_a_transfer_that_the_clock_did_not_see_does_not_break_the_estimate() -> None:
+    probing = Probing()
+    probing.took(1000, 0.0)
+    assert probing.bytes_per_second() > 0

@@ -15,7 +15,7 @@ from fedoptima.api.result import Result
 from fedoptima.api.run import Interrupted, weights_digest
 from fedoptima.api.serving import ServerSetup, recipe_for_devices
 from fedoptima.core.effects import Halt
-from fedoptima.core.errors import ConfigError, FedOptimaError, TrainingDiverged
+from fedoptima.core.errors import ConfigError, TrainingDiverged
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.report.accounts import summarise
@@ -162,41 +162,42 @@ class _ServerRun:
                 "there? choose another port"
             ) from error
         address = replace(listen, port=port)
+        beside = asyncio.ensure_future(company.beside(address)) if company.beside else None
         try:
             if self._restored is not None:
                 node.go_on_from(self._restored)
             company.ready(address)
-            halt = await self._until_the_end(address, company)
-            await streams.farewell(halt.reason)
+            halt = await self._until_the_end(address, company, beside)
+            await streams.farewell()
         finally:
             await node.close_up()
             await server.stop(grace=None)
             self._compute.close()
             self._trace.close()
+            if beside is not None:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
         return self._finish(halt)
 
-    async def _until_the_end(self, address: Address, company: Company) -> Halt:
-        beside = asyncio.ensure_future(company.beside(address)) if company.beside else None
+    async def _until_the_end(
+        self, address: Address, company: Company, beside: asyncio.Future[None] | None
+    ) -> Halt:
         watch = ServerWatch(self._setup, self._node, self._live, address)
         if company.observe is not None:
             self._node.observers.append(self._live.observe)
             self._node.device_observers.append(self._watch_device)
         asked = False
-        try:
-            while not self._node.outcome.done():
-                if company.interrupted() and not asked:
-                    asked = True
-                    self._node.interrupt()
-                if company.observe is not None:
-                    self._live.advance(self._clock())
-                    company.observe(watch)
-                if beside is not None and beside.done():
-                    beside.result()
-                await asyncio.wait({self._node.outcome}, timeout=_GLANCE)
-            return self._node.outcome.result()
-        finally:
-            if beside is not None:
-                beside.cancel()
+        while not self._node.outcome.done():
+            if company.interrupted() and not asked:
+                asked = True
+                self._node.interrupt()
+            if company.observe is not None:
+                self._live.advance(self._clock())
+                company.observe(watch)
+            if beside is not None and beside.done():
+                beside.result()  # raises what ended it
+            await asyncio.wait({self._node.outcome}, timeout=_GLANCE)
+        return self._node.outcome.result()
 
     def _watch_device(self, lines: Sequence[str]) -> None:
         if len(self._node.sessions) <= _MOST_WATCHED:
@@ -228,7 +229,3 @@ class _ServerRun:
         directory.write_result(result)
         shutil.rmtree(directory.checkpoints, ignore_errors=True)
         return result
-
-
-class DevicesGone(FedOptimaError):
-    """Every device process has ended before the run was over."""

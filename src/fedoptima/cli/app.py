@@ -9,13 +9,17 @@ from typing import Annotated
 import typer
 
 from fedoptima import __version__
+from fedoptima.cli.certs import certs
 from fedoptima.cli.compare import compare
 from fedoptima.cli.console import stdout
 from fedoptima.cli.datasets import datasets
+from fedoptima.cli.device import device
 from fedoptima.cli.errors import explained
 from fedoptima.cli.fleets import fleets
 from fedoptima.cli.methods import methods
 from fedoptima.cli.plan import plan
+from fedoptima.cli.run import run
+from fedoptima.cli.server import server
 from fedoptima.cli.simulate import simulate
 
 app = typer.Typer(
@@ -27,8 +31,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (simulate, compare, plan, methods, datasets, fleets):
+for command in (run, server, device, simulate, compare, plan, methods, datasets, fleets):
     app.command()(explained(command))
+app.add_typer(certs)
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,6 +58,7 @@ def fedoptima(
       fedoptima plan recipes/demo_digits.toml
       fedoptima simulate recipes/demo_digits.toml --set stop.epochs=5
       fedoptima compare recipes/demo_digits.toml
+      fedoptima run recipes/demo_digits.toml --devices 4
     """
 
 

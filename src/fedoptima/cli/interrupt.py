@@ -26,7 +26,8 @@ class Interrupt:
         return self._wanted
 
     def __enter__(self) -> Interrupt:
-        self._before = signal.signal(signal.SIGINT, self._pressed)
+        # A service manager asks with SIGTERM, and means the same.
+        self._before = {s: signal.signal(s, self._pressed) for s in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(
@@ -35,7 +36,8 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:
         if self._wanted or not self._asked:

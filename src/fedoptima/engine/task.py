@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.engine.settings import OptimizerSettings, Schedule
 from fedoptima.preprocess.plan import Plan, PlanSettings, Sides, build_sides, make_plan
-from fedoptima.preprocess.probe import measure_speed
+from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
 from fedoptima.preprocess.split import DeviceSpeed
 
@@ -47,13 +48,17 @@ class Task:
         split = self.dataset.train.inputs
         return self.dataset.prepare(split[torch.arange(count) % len(split)].cpu())
 
-    def measure_speed(self, seconds_budget: float = 0.5, batch: int = 16) -> float:
+    def measure_speed(
+        self, seconds_budget: float = 0.5, batch: int = 16, *, clock: Clock = time.perf_counter
+    ) -> float:
         """FLOP/s of this machine at training this model (o_k), which is left untouched."""
+        if batch < 1:
+            raise ConfigError(f"batch = {batch}: must be at least 1")
         inputs = self._inputs(batch).to(self.compute)
         model = self.model if self.compute.type == "cpu" else deepcopy(self.model).to(self.compute)
         cost = profile_module(model, inputs)
         flops = (cost.forward_flops + cost.backward_flops) * batch
-        return measure_speed(model, inputs, flops, seconds_budget=seconds_budget)
+        return measure_speed(model, inputs, flops, seconds_budget=seconds_budget, clock=clock)
 
     def plan(self, devices: list[DeviceSpeed]) -> Plan:
         self.check_model()

@@ -124,6 +124,8 @@ class Device:
         except _Over as over:
             return Halt(str(over))
         finally:
+            if self._node is not None:
+                self._node.save()
             if self._compute is not None:
                 self._compute.close()
 

@@ -17,6 +17,12 @@ class DeviceState:
     step: int
 
 
+def state_folder() -> Path:
+    """Where a user's programs keep their state (XDG)."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "fedoptima"
+
+
 class StateFile:
     """Rewritten as a whole, so that it is never half a state."""
 

@@ -107,10 +107,10 @@ def _about_the_server(server: Address, tls: DeviceTLS, error: ssl.SSLCertVerific
 
 def _about_the_device(server: Address, tls: DeviceTLS) -> str:
     certificate = read_certificates(tls.cert)[0]
+    name, end = common_name(certificate), certificate.not_valid_after_utc
     return (
-        f"{server} refused the certificate {tls.cert} (of {common_name(certificate)!r}, signed by "
-        f"{issuer_name(certificate)!r}, valid until {certificate.not_valid_after_utc:%Y-%m-%d}): it "
-        "is not from the CA that server trusts, or out of date by the server's clock; the server's "
-        "log says which. Make another with that server's CA: "
-        f"fedoptima certs device {common_name(certificate)}"
+        f"{server} refused the certificate {tls.cert} (of {name!r}, signed by "
+        f"{issuer_name(certificate)!r}, valid until {end:%Y-%m-%d}): it is not from the CA which "
+        "that server trusts, or not valid by that server's clock; the server's log says which. "
+        f"Make another with that server's CA: fedoptima certs device {name}"
     )

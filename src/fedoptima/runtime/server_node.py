@@ -22,7 +22,7 @@ from fedoptima.core.events import (
     Received,
 )
 from fedoptima.core.machine import ComputeEngine
-from fedoptima.core.messages import Message
+from fedoptima.core.messages import Message, Stop
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.checkpoint import SavedEngine
@@ -212,6 +212,8 @@ class ServerNode(Node):
             return
         if self._keeper is not None and self._keeper.possible(self.machine):
             self._checkpoint(running, asked)
+        for session in self.sessions.values():
+            session.outbox.put(Stop(INTERRUPTED))
         self.outcome.set_result(Halt(INTERRUPTED))
 
     async def close_up(self) -> None:
@@ -222,4 +224,4 @@ class ServerNode(Node):
         self._evaluator.shutdown(wait=False, cancel_futures=True)
 
 
-INTERRUPTED = "stopped by the operator"
+INTERRUPTED = "the server was stopped by its operator"

@@ -67,10 +67,9 @@ class ServerStreams:
         await server.start()
         return server, port
 
-    async def farewell(self, reason: str) -> None:
+    async def farewell(self) -> None:
         """Everything that waits is sent, every device's last records are taken."""
         self._closing = True
-        self._closing_reason = reason
         for session in list(self._open):
             session.outbox.close()
         waits = [session.finished.wait() for session in self._open]

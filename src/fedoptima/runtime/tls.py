@@ -75,26 +75,13 @@ class TLSFiles:
                 f"{self.cert}: was not signed by the CA {self.ca}; give the ca.pem it was made "
                 f"with, or make another with '{self.command}'"
             )
-        warnings = [self._check_time(self.ca, root), *(self._check_time(self.cert, c) for c in chain)]
+        renew = f"move it and its key away, and make new ones with '{self.command}'"
+        warnings = [_check_time(self.cert, certificate, renew) for certificate in chain]
+        renew = "make a CA, and all certificates anew, with 'fedoptima certs init --out FOLDER'"
+        warnings.append(_check_time(self.ca, root, renew))
         if self.key.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             warnings.append(f"{self.key}: others can read this key; type: chmod 600 {self.key}")
         return mine, [warning for warning in warnings if warning]
-
-    def _check_time(self, path: Path, certificate: x509.Certificate) -> str:
-        now = datetime.now(UTC)
-        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        if now > end:
-            raise ConfigError(
-                f"{path}: expired on {_day(end)}; move it and its key away and make new ones with "
-                f"'{self.command}'"
-            )
-        if now < begin:
-            raise ConfigError(
-                f"{path}: is not valid before {_day(begin)}, and this machine's clock says "
-                f"{_day(now)}; set the clock"
-            )
-        soon = end - now < min(_SOON, (end - begin) / 10)
-        return f"{path}: expires on {_day(end)}; renew it before" if soon else ""
 
 
 class ServerTLS(TLSFiles):
@@ -175,6 +162,21 @@ def peer_name(call: Call) -> str | None:
         return None
     names = list(proved.get("x509_common_name", ()))
     return names[0].decode(errors="replace") if len(names) == 1 else None
+
+
+def _check_time(path: Path, certificate: x509.Certificate, renew: str) -> str:
+    """A warning, or nothing, if it is valid now."""
+    now = datetime.now(UTC)
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now > end:
+        raise ConfigError(f"{path}: expired on {_day(end)} (now {_day(now)}): {renew}")
+    if now < begin:
+        raise ConfigError(
+            f"{path}: is not valid before {_day(begin)}, and this machine's clock says "
+            f"{_day(now)}: set the clock"
+        )
+    soon = end - now < min(_SOON, (end - begin) / 10)
+    return f"{path}: expires on {_day(end)}: {renew}" if soon else ""
 
 
 def _covers(hosts: Iterable[str], host: str) -> bool:

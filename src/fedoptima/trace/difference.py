@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 
 from fedoptima.trace.record import Record
@@ -49,19 +49,22 @@ def part_ways(
 
 
 def _innermost(expected: object, got: object) -> tuple[str, object, object]:
-    if type(expected) is type(got):
-        if is_dataclass(expected):
-            for field in fields(expected):
-                ours, theirs = getattr(expected, field.name), getattr(got, field.name)
-                if field.compare and ours != theirs:
-                    path, ours, theirs = _innermost(ours, theirs)
-                    return f".{field.name}{path}", ours, theirs
-        if isinstance(expected, Sequence) and isinstance(got, Sequence):
-            if not isinstance(expected, str) and len(expected) == len(got):
-                index = next(i for i, pair in enumerate(zip(expected, got)) if pair[0] != pair[1])
-                path, ours, theirs = _innermost(expected[index], got[index])
-                return f"[{index}]{path}", ours, theirs
+    for step, ours, theirs in _pairs(expected, got):
+        if ours != theirs:
+            path, ours, theirs = _innermost(ours, theirs)
+            return step + path, ours, theirs
     return "", expected, got
+
+
+def _pairs(expected: object, got: object) -> Iterator[tuple[str, object, object]]:
+    """What two things of the same form consist of, side by side."""
+    if is_dataclass(expected) and type(expected) is type(got):
+        for field in fields(expected):
+            if field.compare:
+                yield f".{field.name}", getattr(expected, field.name), getattr(got, field.name)
+    elif isinstance(expected, tuple) and isinstance(got, tuple) and len(expected) == len(got):
+        for index, (ours, theirs) in enumerate(zip(expected, got, strict=True)):
+            yield f"[{index}]", ours, theirs
 
 
 def shown(value: object) -> str:

@@ -1,0 +1,147 @@
+"""A whole run on one machine: the server here, every device a process of its own.
+
+Each device's process holds one end of a pipe to this one and ends when the pipe breaks, so none is
+left behind, however this process comes to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedoptima.api.serving import device_names
+from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.core.types import NodeId
+from fedoptima.runtime.address import Address
+from fedoptima.runtime.tls import DeviceTLS
+from fedoptima.sim.fleet import NodeSpec, build_fleet
+
+LOG = logging.getLogger("fedoptima.server")
+_GRACE = 5.0  # seconds for a device to end by itself
+_GFLOPS, _MBPS = 1e9, 1e6 / 8
+
+
+class DevicesGone(FedOptimaError):
+    """Every device's process has ended, and the run is not over."""
+
+
+def with_devices(recipe: Recipe, count: int | None) -> Recipe:
+    """The recipe for so many devices: the first of its fleet, and then more like its last one."""
+    if recipe.fleet is None:
+        if count is None:
+            raise ConfigError("the recipe has no fleet: say how many devices with --devices N")
+        groups = (DeviceGroup(name="device", count=count, gflops=1.0),)
+        return _with_groups(recipe, ServerConfig(gflops=1.0), groups)
+    fleet = build_fleet(recipe.fleet, recipe.seed)
+    specs = list(fleet.devices.items())
+    if count is None or count == len(specs):
+        return recipe
+    last = specs[-1][1]
+    while len(specs) < count:
+        specs.append((NodeId(f"device-{len(specs) + 1}"), last))
+    server = ServerConfig(gflops=fleet.server.flops_per_second / _GFLOPS)
+    return _with_groups(recipe, server, tuple(_group(*spec) for spec in specs[:count]))
+
+
+def _group(name: NodeId, spec: NodeSpec) -> DeviceGroup:
+    return DeviceGroup(
+        name=name,
+        gflops=spec.flops_per_second / _GFLOPS,
+        up_mbps=spec.up / _MBPS,
+        down_mbps=spec.down / _MBPS,
+    )
+
+
+def _with_groups(recipe: Recipe, server: ServerConfig, groups: tuple[DeviceGroup, ...]) -> Recipe:
+    return recipe.model_copy(update={"fleet": FleetConfig(server=server, devices=groups)})
+
+
+@dataclass(frozen=True)
+class LocalFleet:
+    """The devices' processes. Called with the server's address, it starts and watches them."""
+
+    recipe: Recipe
+    paced: bool  # every device as slow as the fleet says
+    states: Path
+    logs: Path
+    certificates: dict[NodeId, DeviceTLS]  # none: plain connections
+
+    async def __call__(self, server: Address) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        names = device_names(self.recipe)
+        processes = {name: await self._start(name, server) for name in names}
+        try:
+            await asyncio.gather(*(self._watch(*item) for item in processes.items()))
+            raise DevicesGone(
+                f"every device has ended before the run was over; the reasons are in {self.logs}"
+            )
+        finally:
+            await _end(list(processes.values()))
+
+    async def _start(self, name: NodeId, server: Address) -> Process:
+        with (self.logs / f"{name}.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "fedoptima",
+                "device",
+                *self._options(name, server),
+                stdin=PIPE,  # kept open: its end is this process's
+                stdout=log,
+                stderr=STDOUT,
+                start_new_session=True,  # Ctrl-C is for this process, which tells the devices
+            )
+
+    def _options(self, name: NodeId, server: Address) -> list[str]:
+        options = ["--server", str(server), "--name", name, "--state", str(self.states)]
+        options += ["--end-with-stdin"]
+        if self.recipe.data.directory is not None:
+            options += ["--data-dir", self.recipe.data.directory]
+        tls = self.certificates.get(name)
+        if tls is not None:
+            options += ["--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert)]
+            options += ["--tls-key", str(tls.key)]
+        if self.paced:
+            spec = build_fleet(self.recipe.fleet, self.recipe.seed).devices[name]
+            options += ["--gflops", repr(spec.flops_per_second / _GFLOPS)]
+            options += ["--up-mbps", repr(spec.up / _MBPS)]
+            options += ["--down-mbps", repr(spec.down / _MBPS)]
+        return options
+
+    async def _watch(self, name: NodeId, process: Process) -> None:
+        code = await process.wait()
+        if code:
+            log = self.logs / f"{name}.log"
+            LOG.error("%s has ended with code %d: %s (all of it: %s)", name, code, _last(log), log)
+
+
+async def _end(processes: Sequence[Process]) -> None:
+    for process in processes:
+        if process.stdin is not None:
+            process.stdin.close()
+    try:
+        async with asyncio.timeout(_GRACE):
+            await asyncio.gather(*(process.wait() for process in processes))
+    except TimeoutError:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+
+
+def _last(log: Path) -> str:
+    """What a device said last."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def threads_here(devices: int) -> int:
+    """Of torch, for each process, where a server and so many devices share this machine."""
+    return max(1, (os.cpu_count() or 1) // (devices + 1))

@@ -1,0 +1,123 @@
+"""``fedoptima device``: take part in a run, with this machine's data and this machine's speed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedoptima.cli.console import stdout
+from fedoptima.cli.deploy_extra import deploy_extra
+from fedoptima.cli.errors import warn
+from fedoptima.cli.logs import log_to
+from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
+from fedoptima.core.errors import ConfigError
+
+_GFLOPS, _MBPS = 1e9, 1e6 / 8
+
+
+def device(
+    server: Annotated[
+        str, typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Who this is.  [default: the certificate's name]"),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="This device's own data: a data set's name or package.module:function.  "
+            "[default: its share of the recipe's]",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where data sets are on this machine.")
+    ] = None,
+    compute: Annotated[
+        str, typer.Option(metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1.")
+    ] = "cpu",
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="torch's threads.  [default: the recipe's]", min=1),
+    ] = None,
+    ca: Authority = None,
+    cert: Certificate = None,
+    key: Key = None,
+    insecure: Insecure = False,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where it keeps its small state.  [default: per user]"),
+    ] = None,
+    gflops: Annotated[
+        float | None, typer.Option(metavar="X", help="Slow the maths down to X GFLOP/s.")
+    ] = None,
+    up_mbps: Annotated[
+        float | None, typer.Option(metavar="X", help="Slow the uplink down to X Mbit/s.")
+    ] = None,
+    down_mbps: Annotated[
+        float | None, typer.Option(metavar="X", help="Slow the downlink down to X Mbit/s.")
+    ] = None,
+    give_up_after: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Without a server.  [default: try for ever]", min=0),
+    ] = None,
+    end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False,
+) -> None:
+    """Take part in a run: connect to its server and train until it is over.
+
+    The server sends what a device needs, except the model's code and the data. If the connection
+    is lost, the device goes on and comes back.
+    """
+    for option, value in (("--gflops", gflops), ("--up-mbps", up_mbps), ("--down-mbps", down_mbps)):
+        if value is not None and not value > 0:
+            raise ConfigError(f"{option} {value:g}: must be above 0")
+    log_to(quiet=quiet)
+    if end_with_stdin:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    with deploy_extra():
+        from fedoptima.api.joining import DeviceSetup, join
+        from fedoptima.runtime.address import parse_address
+        from fedoptima.runtime.device import Pace
+        from fedoptima.runtime.device_state import StateFile, state_folder
+        from fedoptima.runtime.pem import common_name, read_certificates
+        from fedoptima.runtime.tls import DeviceTLS, choose_security
+    address = parse_address(server, option="--server")
+    tls = choose_security(address, DeviceTLS.of(ca, cert, key), insecure=insecure)
+    who = name or (common_name(read_certificates(tls.cert)[0]) if tls is not None else None)
+    if who is None:
+        raise ConfigError("--name is missing: say who this device is, for example --name pi-1")
+    for warning in tls.check(who) if tls is not None else []:
+        warn(warning)
+    setup = DeviceSetup(
+        name=who,
+        server=address,
+        state=StateFile((state or state_folder()) / f"{who}.json"),
+        tls=tls,
+        data=data,
+        directory=data_dir,
+        compute=compute,
+        threads=threads,
+        flops_per_second=None if gflops is None else gflops * _GFLOPS,
+        pace=Pace(
+            None if up_mbps is None else up_mbps * _MBPS,
+            None if down_mbps is None else down_mbps * _MBPS,
+        ),
+        give_up_after=give_up_after,
+    )
+    reason = join(setup)
+    if not quiet:
+        stdout().print(f"{who} is done: {reason}", soft_wrap=True)
+
+
+def _end_with_stdin() -> None:
+    """End at once when whoever started this process has ended: stdin is the other end of a pipe."""
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(1)

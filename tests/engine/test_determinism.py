@@ -1,0 +1,77 @@
+"""Another thread computes what the main one would, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from fedoptima.core.jobs import AuxiliaryStep, Forward, ServerStep
+from fedoptima.core.types import NodeId
+from fedoptima.engine.determinism import deterministic, prepare_thread
+from fedoptima.engine.payloads import Tensors
+from tests.engine.bench import Bench, same, samples, state
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def on_a_thread(*work: Callable[[], object]) -> list[object]:
+    results: list[object] = []
+
+    def run() -> None:
+        results.extend(each() for each in work)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results
+
+
+def test_a_thread_gets_the_number_of_helpers_it_is_told() -> None:
+    assert on_a_thread(lambda: prepare_thread(3), torch.get_num_threads)[1] == 3
+    assert on_a_thread(lambda: prepare_thread(2), torch.get_num_threads)[1] == 2
+
+
+def test_a_thread_that_is_told_nothing_gets_the_number_of_the_process() -> None:
+    with deterministic(3):
+        assert on_a_thread(prepare_thread, torch.get_num_threads)[1] == 3
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Sequential(
+            nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+            nn.Sequential(
+                nn.Dropout(0.3), nn.Flatten(), nn.Linear(16 * 64, 200), nn.ReLU(), nn.Linear(200, 3)
+            ),
+        )
+
+
+def steps(bench: Bench) -> tuple[Tensors, Tensors]:
+    for step in range(3):
+        sent = bench.at("d", Forward(step)).result
+        bench.at("d", AuxiliaryStep(step))
+        bench.at_server(ServerStep(NodeId("d"), 1, step, sent, 0.0))
+    return state(bench.devices["d"]), bench.server.export()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_steps_on_a_prepared_thread_give_the_main_threads_weights(threads: int) -> None:
+    data = samples(64, 3, 8, 8)
+    with deterministic(threads):
+        here = steps(Bench(network(), data, batch=16))
+    with deterministic(threads):
+        found: list[tuple[Tensors, Tensors]] = []
+        other = Bench(network(), data, batch=16)
+        on_a_thread(lambda: prepare_thread(threads), lambda: found.append(steps(other)))
+    assert same(here[0], found[0][0])
+    assert same(here[1], found[0][1])
