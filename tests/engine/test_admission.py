@@ -134,7 +134,7 @@ def test_a_smaller_batch_is_admitted_since_a_device_may_have_less_data(bench: Be
         (part(count=5), "5 samples in a batch of 1 to 4"),
         (part(number=2), "part 2 of 2"),
         (part(number=-1), "part -1 of 2"),
-        (part(share=torch.zeros(1)), "share"),
+        (part(share=torch.full((1,), 0.5)), "share"),
         (part(share=torch.tensor(1)), "share"),
         (part(share=torch.tensor(float("nan"))), "share"),
         (part(share=torch.tensor(1.5)), "share"),

@@ -1,13 +1,14 @@
 """A server process with nothing behind its door: it answers with the name of whoever gets in.
 
-Run as ``python -m tests.runtime.doorway CERTS``: its port is the first line on stdout, its log is on
-stderr. `Doorway` starts it and reads its log, `knock` is a device at its door.
+Run as ``python -m tests.runtime.doorway CERTS``: its port is the first line on stdout, its log is
+on stderr. `Doorway` starts it and reads its log, `knock` is a device at its door.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -27,9 +28,11 @@ DEADLINE = 20.0  # seconds, for what takes milliseconds
 
 class Doorway:
     def __init__(self, certs: Path) -> None:
+        hiding = "GRPC_VERBOSITY"  # would hide what the log is about
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.runtime.doorway", str(certs)],
             cwd=Path(__file__).parents[2],
+            env={name: value for name, value in os.environ.items() if name != hiding},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

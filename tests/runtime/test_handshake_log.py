@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -116,13 +113,20 @@ def test_a_variable_that_hides_refusals_is_mentioned(
 # ---- whole processes ---------------------------------------------------------------------------
 
 
-def process(body: str, **options: object) -> subprocess.Popen[str]:
+def process(
+    body: str, *, stderr: int = subprocess.PIPE, start_new_session: bool = False
+) -> subprocess.Popen[str]:
     """A process with this body inside `refusals_logged`; its log goes to stdout."""
     script = "import logging, os, signal, sys\nfrom fedoptima.runtime.handshake_log import *\n"
     script += "logging.basicConfig(stream=sys.stdout, format='%(message)s')\n"
     script += "with refusals_logged():\n" + textwrap.indent(textwrap.dedent(body), "    ")
-    arguments = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    return subprocess.Popen([sys.executable, "-c", script], **arguments)  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        start_new_session=start_new_session,
+    )
 
 
 def outcome(body: str) -> tuple[str, str]:
@@ -171,16 +175,18 @@ def test_pythons_own_stderr_stays_a_terminal() -> None:
 
 
 def test_a_filter_that_dies_gives_stderr_back() -> None:
-    out, err = outcome(
+    _, err = outcome(
         """
-        import threading, time
+        import threading
+        from contextlib import suppress
         from pathlib import Path
         [reporter] = [one for one in threading.enumerate() if one.name == "refusals"]
         me = str(os.getpid())
         for stat in Path("/proc").glob("[0-9]*/stat"):
-            fields = stat.read_text().rpartition(")")[2].split()
-            if fields[1] == me:
-                os.kill(int(stat.parent.name), signal.SIGKILL)
+            with suppress(OSError):  # processes of others end in the meantime
+                _, parent, *_ = stat.read_text().rpartition(")")[2].split()
+                if parent == me:
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
         reporter.join(60)
         os.write(2, b"still here\\n")
         """

@@ -101,7 +101,7 @@ def test_the_drivers_frames_keep_their_order() -> None:
         for sent in (3.0, 1.0, 2.0):
             outbox.put_frame(ping(sent))
         outbox.close()
-        assert [frame.ping.sent async for frame in outbox.frames()] == [3.0, 1.0, 2.0]  # type: ignore[union-attr]
+        assert [frame.ping.sent async for frame in outbox.frames()] == [3.0, 1.0, 2.0]
 
     run(story())
 

@@ -20,6 +20,7 @@ from fedoptima.runtime.certificates import (
     make_device,
     server_files,
 )
+from fedoptima.runtime.refusal import diagnose
 from fedoptima.runtime.tls import DeviceTLS, ServerTLS, choose_security, peer_name
 from tests.runtime.doorway import Doorway, knock
 from tests.runtime.folders import bundle, device_of, server_of
@@ -91,6 +92,15 @@ def test_a_refusal_is_explained_in_the_servers_log_and_the_server_goes_on(
     line = doorway.logged("refused")
     assert line == f"fedoptima.server WARNING a connection was refused: {reason}"
     assert asyncio.run(knock(doorway.port, device_of(ours).credentials())) == "pi-1"
+
+
+def test_a_device_that_does_not_trust_the_server_leaves_a_line_too(
+    doorway: Doorway, theirs: Path
+) -> None:
+    why = diagnose(Address("127.0.0.1", doorway.port), device_of(theirs))
+    assert why is not None
+    assert "was not signed by the CA" in why
+    assert "it broke off" in doorway.logged("refused")
 
 
 class Peer:

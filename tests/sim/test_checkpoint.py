@@ -171,18 +171,33 @@ def test_a_checkpoint_half_written_is_not_looked_at(tmp_path: Path) -> None:
     assert end(go_on(tmp_path / "run")) == end(run())
 
 
-def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
-    stopped(tmp_path / "run", events=20)
+def stopped_four_times(path: Path) -> list[Path]:
+    """The checkpoints left, the oldest first."""
+    stopped(path, events=20)
     for _ in range(3):
         with pytest.raises(Interrupted):
-            go_on(tmp_path / "run", interrupted=After(20))
+            go_on(path, interrupted=After(20))
+    return sorted((path / "checkpoints").iterdir())
+
+
+def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    assert len(stopped_four_times(tmp_path / "run")) == 2
+    assert end(go_on(tmp_path / "run")) == end(run())
+
+
+@pytest.mark.parametrize("file", ["state.json", "tensors.safetensors"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    older, newer = stopped_four_times(tmp_path / "run")
+    (newer / file).write_text("")
+    with pytest.raises(Interrupted):
+        go_on(tmp_path / "run", interrupted=After(5))
+    assert f"{newer}: not a whole checkpoint" in caplog.text
+    # The one saved now is older than the damaged one, and the newest all the same.
     kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    assert len(kept) == 2
-    # A damaged one is removed by hand; the one before serves as well.
-    (kept[-1] / "state.json").write_text("")
-    with pytest.raises(ConfigError, match="remove this folder"):
-        go_on(tmp_path / "run")
-    shutil.rmtree(kept[-1])
+    assert kept[0] == older
+    assert older.name < kept[1].name < newer.name
     assert end(go_on(tmp_path / "run")) == end(run())
 
 
@@ -200,7 +215,7 @@ def test_a_damaged_checkpoint_is_refused_with_a_way_out(
             damaged.unlink()
         case "noise":
             damaged.write_bytes(b"\xff" * 100)
-    with pytest.raises(ConfigError, match=r"not a whole checkpoint.*one before.*anew"):
+    with pytest.raises(ConfigError, match=r"not a whole checkpoint.*no older one.*anew"):
         go_on(tmp_path / "run")
 
 

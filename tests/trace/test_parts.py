@@ -14,9 +14,9 @@ from fedoptima.core.effects import Note
 from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.events import TimerFired
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.trace.parts import DeviceTrace, restamped, time_of
-from fedoptima.trace.reader import read_header, read_trace
-from fedoptima.trace.record import Record
+from fedoptima.trace.parts import DeviceTrace, restamped
+from fedoptima.trace.reader import last_time, read_header, read_trace
+from fedoptima.trace.record import Record, time_of
 from fedoptima.trace.writer import SCHEMA, TraceWriter
 
 PI = NodeId("pi")
@@ -192,6 +192,7 @@ def test_a_device_cannot_write_what_is_not_its_own_record(path: Path, line: str)
 
 
 def run(tmp_path: Path, **devices: Sequence[float]) -> Path:
+    tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "trace.jsonl.gz"
     writer = TraceWriter(path, {})
     for at in devices.pop("server"):
@@ -232,3 +233,10 @@ def test_a_device_whose_last_record_is_torn_does_not_hide_the_others(tmp_path: P
     torn = tmp_path / "devices" / "a.jsonl.gz"
     torn.write_bytes(torn.read_bytes()[:-3])
     assert [r.node for r in read_trace(path) if r.node != "a"] == [SERVER, "b", SERVER]
+
+
+def test_the_last_time_of_a_run_is_that_of_its_last_node(tmp_path: Path) -> None:
+    assert last_time(run(tmp_path, server=[1.0, 4.0], a=[2.0, 6.0], b=[3.0])) == 6.0
+    assert last_time(run(tmp_path / "other", server=[])) == 0.0
+    with pytest.raises(ConfigError, match="nowhere"):
+        last_time(tmp_path / "nowhere.gz")

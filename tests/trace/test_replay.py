@@ -70,7 +70,7 @@ def first_difference(name: str, records: Sequence[Record]) -> Difference | None:
 
 
 def changed(records: Sequence[Record], index: int, **change: object) -> list[Record]:
-    return [*records[:index], replace(records[index], **change), *records[index + 1 :]]
+    return [*records[:index], replace(records[index], **change), *records[index + 1 :]]  # type: ignore[arg-type]
 
 
 def index_of(records: Sequence[Record], wanted: Callable[[Record], bool]) -> int:

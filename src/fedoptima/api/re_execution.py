@@ -60,12 +60,6 @@ class ReExecution:
         self._queues: dict[NodeId, deque[_Step]] = {}
         self._blocked: dict[PayloadId, list[NodeId]] = {}
         self._values: dict[PayloadId, object] = {}
-        self.executed = 0
-
-    @property
-    def held(self) -> int:
-        """Payloads that a job still to come needs."""
-        return len(self._values)
 
     def run(self, records: Iterable[Record]) -> None:
         for number, record in enumerate(records, start=1):
@@ -124,7 +118,6 @@ class ReExecution:
             outcome = engine.execute(ready, name)
         except Exception as found:  # whatever it is: it says that the job failed
             error = found
-        self.executed += 1
         self._release(job)
         what = f"{type(job).__name__}, executed again"
         difference = part_ways(step.number, step.record, what, recorded, outcome)

@@ -103,7 +103,10 @@ def _recorded_digest(run: RunDirectory, dry: bool) -> str:
             f"{run.path}: this run has not come to its end, so there are no weights to compare "
             "with; replay it without --weights"
         )
-    return str(json.loads(run.summary.read_text())["weights_digest"])
+    try:
+        return str(json.loads(run.summary.read_text())["weights_digest"])
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{run.summary}: damaged ({error})") from error
 
 
 def _server_core(run: RunDirectory, recipe: Recipe) -> ServerCore:
@@ -126,11 +129,29 @@ def re_execute(directory: str | Path, given: Given | None = None) -> dict[str, T
     run, recipe, dry = RunDirectory.open(Path(directory))
     if dry:
         raise ConfigError(f"{run.path}: a dry run has no weights")
+    _check_given(run, recipe, given or Given())
     uses = count_uses(read_trace(run.trace))
     with deterministic(recipe.threads):
         server, workshop = _workshop(run, recipe, given)
         ReExecution(workshop, uses).run(read_trace(run.trace))
         return server.export()
+
+
+def _check_given(run: RunDirectory, recipe: Recipe, given: Given) -> None:
+    for what, named, there in (
+        ("model", recipe.model.name, given.model),
+        ("data", recipe.data.name, given.dataset),
+    ):
+        if named == "custom" and there is None:
+            raise ConfigError(
+                f"{run.path}: this run's {what} was given in Python; give it again: "
+                "fedoptima.api.replay.replay(..., given=Given(...))"
+            )
+    if recipe.fleet is None:
+        raise ConfigError(
+            f"{run.path}: this run's devices brought their own data, which is not here; "
+            "replay it without --weights"
+        )
 
 
 def _workshop(

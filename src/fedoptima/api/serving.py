@@ -23,6 +23,7 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
 from fedoptima.data.registry import load_dataset
 from fedoptima.engine.task import Task
+from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet
 
 
@@ -64,7 +65,9 @@ def prepare_server(
     )
     dataset, validation = validation_of(dataset, recipe)
     task = build_task(recipe, method, dataset, validation, given, compute)
-    task.check_model()  # now, not when the devices have come
+    # A plan for devices nobody has measured: what is wrong with model or split shows now, and not
+    # when the devices have come.
+    task.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
     waits_for = recipe.deploy.devices or len(device_names(recipe)) or 1
     return ServerSetup(recipe, task, method, waits_for)
 

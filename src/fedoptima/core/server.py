@@ -99,9 +99,19 @@ class ServerCore:
         return self._roster.sessions
 
     @property
-    def running(self) -> bool:
-        """There is a plan, and the end has not begun."""
-        return self._phase is ServerPhase.RUNNING
+    def members(self) -> Mapping[NodeId, Member]:
+        """Who has joined."""
+        return self._roster.members
+
+    @property
+    def planned(self) -> bool:
+        """There is a plan, and the run is not over."""
+        return self._phase in (ServerPhase.RUNNING, ServerPhase.CLOSING)
+
+    @property
+    def timers(self) -> Mapping[str, float]:
+        """Those that have been set and have not fired yet, and when they are due."""
+        return self._timers
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self._phase is ServerPhase.STOPPED:

@@ -73,7 +73,7 @@ def make_authority(
     """
     authority, server = authority_files(folder), server_files(folder)
     _refuse_existing(server, "to make a new one with the same CA, move it and its key away first")
-    begin = start or datetime.now(UTC)
+    begin = _begin(start)
     names = x509.SubjectAlternativeName([_alternative(host) for host in hosts or local_hosts()])
     _check_days(days)
     if not (authority.cert.exists() or authority.key.exists()):
@@ -96,9 +96,13 @@ def make_device(
     device = device_files(folder, name)
     _refuse_existing(device, "to make a new one, move it and its key away first")
     _check_days(days)
-    begin = start or datetime.now(UTC)
+    begin = _begin(start)
     _issue(authority_files(folder), device, name, begin, days, ExtendedKeyUsageOID.CLIENT_AUTH)
     return device
+
+
+def _begin(start: datetime | None) -> datetime:
+    return (start or datetime.now(UTC)).replace(microsecond=0)  # all that certificates know
 
 
 def _make_ca(files: Pair, begin: datetime, days: int) -> None:

@@ -22,11 +22,11 @@ from math import inf
 from threading import Thread
 
 from fedoptima.runtime import stderr_filter
+from fedoptima.runtime.timeouts import DEFAULT
 
 log = logging.getLogger("fedoptima.server")
 
 _QUIET = 10.0  # seconds between two lines with the same reason
-_FAREWELL = 2.0  # seconds for the filter's last lines, at the end
 _STDERR = 2
 
 _OTHER_CA = "its certificate is from another CA than this server's"
@@ -99,7 +99,7 @@ def refusals_logged() -> Iterator[None]:
             yield
         finally:
             os.dup2(terminal, _STDERR)  # the filter reads to the end, and ends
-            reporter.join(_FAREWELL)
+            reporter.join(DEFAULT.farewell)
     # ``terminal`` stays open: whoever has kept Python's stderr of in between may still write to it.
 
 
@@ -114,6 +114,7 @@ def _start_filter(stderr: int) -> subprocess.Popen[bytes]:
     )
     if process.stdout is None or process.stdout.readline() != stderr_filter.READY:
         process.kill()
+        process.wait()
         raise OSError("the filter of stderr did not start")
     return process
 

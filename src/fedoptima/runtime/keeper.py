@@ -31,16 +31,19 @@ class Keeper:
         merges: int | None,
         kept: int,
         log: logging.Logger,
+        number: int = 0,
+        version: int = 0,
     ) -> None:
+        """``number`` and ``version``: of the checkpoint that this server has gone on from."""
         self._folder = folder
         self._trace = trace
         self._seconds = seconds
         self._merges = merges
         self._kept = kept
         self._log = log
-        self._number = max((int(p.name) for p in folder.glob("[0-9]*")), default=0)
+        self._number = number
         self._last = time.monotonic()
-        self._last_version = 0
+        self._last_version = version
         self._writing = 0
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._idle = asyncio.Event()
@@ -48,7 +51,7 @@ class Keeper:
 
     def possible(self, core: ServerCore) -> bool:
         """Before there is a plan there is nothing to keep: the run just begins anew."""
-        return core.running
+        return core.planned
 
     def due(self, core: ServerCore) -> bool:
         if self._writing or not self.possible(core):
@@ -72,9 +75,6 @@ class Keeper:
         now: float,
     ) -> None:
         self._last, self._last_version = time.monotonic(), core.version
-        self._number += 1
-        self._writing += 1
-        self._idle.clear()
         captured = capture(
             core,
             running=running,
@@ -86,6 +86,9 @@ class Keeper:
             now=now,
             mark=self._trace.mark(),
         )
+        self._number += 1
+        self._writing += 1
+        self._idle.clear()
         number = self._number
 
         def write(_: None) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Run, Send, SetTimer
-from fedoptima.core.errors import ProtocolViolation, TrainingDiverged
+from fedoptima.core.errors import FedOptimaError, ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import Event, JobDone, JobFailed, Received, TimerFired
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome
 from fedoptima.core.types import NodeId, payload_id
@@ -43,7 +43,7 @@ class Node:
         self._compute = compute
         self._incarnation = incarnation
         self._working = False  # a job is with the engine
-        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # ---- what the two kinds of node do differently -------------------------------------------
 
@@ -66,18 +66,20 @@ class Node:
     def tell(self, event: Event) -> None:
         if self.outcome.done():
             return
+        try:
+            self._handle(event)
+        except Exception as error:  # whoever tells cannot do anything about it
+            self.break_down(error)
+
+    def _handle(self, event: Event) -> None:
         now = self.clock()
         try:
             effects = self.machine.handle(event, now)
         except ProtocolViolation as error:
             if not isinstance(event, Received):
-                self.break_down(error)
-                return
+                raise
             self._record(now, event, [Note("peer dropped", event.sender, str(error))])
             self.drop_peer(event.sender, event.session, str(error))
-            return
-        except Exception as error:
-            self.break_down(error)
             return
         self._record(now, event, effects)
         if self.about_to_perform(event, effects):
@@ -143,29 +145,24 @@ class Node:
     def set_timer(self, key: str, at: float) -> None:
         previous = self._timers.pop(key, None)
         if previous is not None:
-            previous[1].cancel()
+            previous.cancel()
         delay = max(0.0, at - self.clock())
-        handle = asyncio.get_running_loop().call_later(delay, self._fire, key)
-        self._timers[key] = (at, handle)
+        self._timers[key] = asyncio.get_running_loop().call_later(delay, self._fire, key)
 
     def _fire(self, key: str) -> None:
         del self._timers[key]
         self.tell(TimerFired(key))
 
-    @property
-    def timers(self) -> dict[str, float]:
-        return {key: at for key, (at, _) in self._timers.items()}
-
     def close(self) -> None:
-        for _, handle in self._timers.values():
+        for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
 
 
 def _trace_of(error: Exception) -> Exception | None:
-    """Only a bug needs its traceback; training that diverged is explained by its message."""
-    return None if isinstance(error, TrainingDiverged) else error
+    """Only a bug needs its traceback; the others are explained by their messages."""
+    return None if isinstance(error, FedOptimaError) else error
 
 
 def _in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, TrainingDiverged) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, FedOptimaError) else f"{type(error).__name__}: {error}"

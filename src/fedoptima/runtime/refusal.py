@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from fedoptima.core.errors import ConfigError
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.pem import common_name, issuer_name, read_certificates
+from fedoptima.runtime.timeouts import DEFAULT
 from fedoptima.runtime.tls import DeviceTLS
 
 # OpenSSL's codes for what is wrong with the server's certificate (X509_V_ERR_...).
@@ -24,7 +25,9 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 _ATTEMPTS = 2  # a server that hangs up because it is being stopped does not do it twice
 
 
-def diagnose(server: Address, tls: DeviceTLS | None, *, timeout: float = 5.0) -> str | None:
+def diagnose(
+    server: Address, tls: DeviceTLS | None, *, timeout: float = DEFAULT.handshake
+) -> str | None:
     """One sentence on why trying again is no use; None if it may be of use.
 
     To be called after a connection has failed, on a thread that may block for some timeouts.

@@ -181,7 +181,7 @@ class ServerNode(Node):
             self.engine,
             self._compute,
             running=running,
-            timers=self.timers,
+            timers=self.machine.timers,
             evaluations=[*self._evaluations.values(), *asked],
             sessions=self._sessions_given,
             run=self.run,

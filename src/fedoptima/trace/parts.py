@@ -19,7 +19,7 @@ from pathlib import Path
 from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.types import NodeId
 from fedoptima.trace.reader import read_header
-from fedoptima.trace.record import encode
+from fedoptima.trace.record import encode, time_of
 from fedoptima.trace.writer import COMPRESSION, SCHEMA
 
 _CHUNK = 1 << 16
@@ -122,12 +122,7 @@ def _whole_members(path: Path) -> Iterator[tuple[int, bytes]]:
             yield end, b"".join(text)
 
 
-# ---- lines -----------------------------------------------------------------------------------
-# A record begins with its time: [12.5,"node",...  (see Record.to_line)
-
-
-def time_of(line: str) -> float:
-    return float(line[1 : line.index(",")])
+# ---- lines: [12.5,"node",... -----------------------------------------------------------------
 
 
 def restamped(line: str, at: float) -> str:

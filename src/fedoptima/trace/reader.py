@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.trace.record import Record
-from fedoptima.trace.writer import SCHEMA, read_records
+from fedoptima.trace.record import Record, time_of
+from fedoptima.trace.writer import SCHEMA, read_lines, read_records
 
 DEVICES = "devices"  # the folder, beside a real run's trace, with a file of each device
 
@@ -30,10 +30,12 @@ def read_header(path: Path) -> dict[str, object]:
 
 def read_trace(path: Path) -> Iterator[Record]:
     """All nodes' records by time; at equal times the server's come first."""
-    # A simulation's trace holds all nodes'; in a real run devices have files of their own.
-    devices = sorted((path.parent / DEVICES).glob("*.jsonl.gz"))
-    files = [_read_file(file) for file in (path, *devices)]
-    return heapq.merge(*files, key=lambda record: record.at)
+    return heapq.merge(*map(_read_file, _files(path)), key=lambda record: record.at)
+
+
+def _files(path: Path) -> list[Path]:
+    """A simulation's trace holds all nodes'; in a real run devices have files of their own."""
+    return [path, *sorted((path.parent / DEVICES).glob("*.jsonl.gz"))]
 
 
 def _read_file(path: Path) -> Iterator[Record]:
@@ -45,6 +47,7 @@ def _read_file(path: Path) -> Iterator[Record]:
 def last_time(path: Path) -> float:
     """When the last record of a run was made, of any node; 0 if there is none."""
     last = 0.0
-    for record in read_trace(path):
-        last = max(last, record.at)
+    for file in _files(path):
+        read_header(file)
+        last = max(last, max(map(time_of, read_lines(file)), default=0.0))
     return last

@@ -1,0 +1,185 @@
+"""A server and its devices over loopback, each in a thread of this process.
+
+Everything is real but the processes: sockets, frames, event loops, compute threads, files. Waits
+have deadlines, so a test that goes wrong fails instead of hanging.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from typing import TypeVar
+
+from fedoptima.api.directory import RunDirectory
+from fedoptima.api.joining import DeviceSetup, join
+from fedoptima.api.result import Result
+from fedoptima.api.server_run import Company, ServerWatch, serve
+from fedoptima.api.serving import prepare_server
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.runtime.address import Address
+from fedoptima.runtime.device_state import StateFile
+from fedoptima.runtime.timeouts import Timeouts
+from fedoptima.runtime.tls import DeviceTLS, ServerTLS
+
+DEADLINE = 60.0  # seconds, for what takes few
+NAMES = ("fast", "middle", "slow")
+QUICK = Timeouts(
+    handshake=3.0,
+    ping_every=0.5,
+    ping_answer=0.5,
+    retry_first=0.05,
+    retry_longest=0.2,
+    telemetry_every=0.1,
+    farewell=5.0,
+)
+
+T = TypeVar("T")
+
+
+def tiny_recipe(name: str = "fedoptima", /, **parts: object) -> Recipe:
+    """A method with three devices that share a small data set; ``parts`` replace whole tables."""
+    table: dict[str, object] = {
+        "name": "tiny",
+        "seed": 3,
+        "threads": 1,
+        "model": {"name": "tests.e2e.tiny:model"},
+        "data": {"name": "tests.e2e.tiny:data", "partition": {"kind": "iid"}},
+        "fleet": {
+            "server": {"gflops": 1.0},
+            "devices": [{"name": name, "gflops": 0.1} for name in NAMES],
+        },
+        "method": {"name": name},
+        "training": {
+            "batch_size": 8,
+            "device": {"learning_rate": 0.05},
+            "server": {"learning_rate": 0.03, "momentum": 0.8},
+        },
+        "split": {"at": 1},
+        "stop": {"epochs": 2.0},
+    }
+    return validate(Recipe, {**table, **parts}, "test")
+
+
+def until(condition: Callable[[], T | None], what: str, deadline: float = DEADLINE) -> T:
+    """What the condition says, once it says something."""
+    end = time.monotonic() + deadline
+    while time.monotonic() < end:
+        if said := condition():
+            return said
+        time.sleep(0.01)
+    raise AssertionError(f"not within {deadline:g} s: {what}")
+
+
+class Work(Thread):
+    """A thread with an outcome."""
+
+    def __init__(self, work: Callable[[], object], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._answer: object = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._answer = self._work()
+        except BaseException as error:
+            self.error = error
+
+    def answer(self, deadline: float = DEADLINE) -> object:
+        self.join(deadline)
+        assert not self.is_alive(), f"{self.name} does not come to its end"
+        if self.error is not None:
+            raise self.error
+        return self._answer
+
+
+class Server:
+    """A server in a thread. Leaving the context stops it, if it has not come to its end."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        port: int = 0,
+        tls: ServerTLS | None = None,
+        resume: bool = False,
+        timeouts: Timeouts = QUICK,
+    ) -> None:
+        setup = prepare_server(recipe)
+        if resume:
+            self.directory, _, _ = RunDirectory.open(folder)
+        else:
+            self.directory = RunDirectory.create(folder, setup.recipe, dry=False)
+        self.watch: ServerWatch | None = None
+        self._address: Address | None = None
+        self._stop = Event()
+        company = Company(self._ready, self._observe, self._stop.is_set)
+        self._work = Work(
+            lambda: serve(
+                setup,
+                self.directory,
+                listen=Address("127.0.0.1", port),
+                tls=tls,
+                resume=resume,
+                company=company,
+                timeouts=timeouts,
+            ),
+            "server",
+        )
+
+    def __enter__(self) -> Server:
+        self._work.start()
+        until(lambda: self._address or self._work.error, "the server listens")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._work.join(DEADLINE)
+
+    def _ready(self, address: Address) -> None:
+        self._address = address
+
+    def _observe(self, watch: ServerWatch) -> None:
+        self.watch = watch
+
+    @property
+    def address(self) -> Address:
+        if self._address is None:
+            self._work.answer()
+        assert self._address is not None
+        return self._address
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def result(self) -> Result:
+        result = self._work.answer()
+        assert isinstance(result, Result)
+        return result
+
+
+def start_device(
+    name: str,
+    server: Address,
+    folder: Path,
+    *,
+    tls: DeviceTLS | None = None,
+    timeouts: Timeouts = QUICK,
+    **changes: object,
+) -> Work:
+    """A device in a thread; its answer says why it ended."""
+    setup = DeviceSetup(
+        name=name,
+        server=server,
+        state=StateFile(folder / f"{name}.json"),
+        tls=tls,
+        give_up_after=DEADLINE,
+        **changes,  # type: ignore[arg-type]
+    )
+    device = Work(lambda: join(setup, timeouts=timeouts), name)
+    device.start()
+    return device
