@@ -31,7 +31,7 @@ from fedoptima.report.accounts import summarise
 from fedoptima.runtime.certificates import make_device
 from fedoptima.runtime.tls import ServerTLS
 
-SIZES, CAP, BATCH, FEATURES = (8, 64, 256), 32, 10, 256
+SIZES, CAP, BATCH, FEATURES = (8, 64, 256), 32, 10, 64
 READINGS, PAUSE = 10, 1.0  # seconds between two readings
 
 

@@ -3,6 +3,8 @@
 VGG-5, batches of 100, one torch thread. Another process replays a stored batch through the whole
 way in: certificates on both sides, gRPC, decoding, admission, flow control, scheduler, compute
 thread. The loop does the same server steps on the same activations in memory. Pairs in turn.
+
+python -m benchmarks.network_server [DEVICE]     cpu, or cuda: the loop's activations are on the GPU
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ from fedoptima.trace.reader import read_trace
 BATCH, SECONDS, PAIRS, DEVICES = 100, 8.0, 5, 2
 
 
-def build() -> ServerSetup:
+def build(device: str = "cpu") -> ServerSetup:
     recipe = {
         "name": "network-server",
+        "device": device,
         "threads": 1,
         "model": {"name": "vgg5"},
         "data": {"name": "noise", "augment": False},
@@ -65,7 +68,8 @@ def stored_batch(setup: ServerSetup, sides: Sides) -> Tensors:
     data = setup.task.dataset
     with torch.no_grad():
         output = sides.device(data.prepare(data.train.inputs[:BATCH]))
-    return {**name_activation(output), LABELS: data.train.labels[:BATCH].clone()}
+    tensors = {**name_activation(output), LABELS: data.train.labels[:BATCH]}
+    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def replaying(
@@ -117,6 +121,7 @@ def bare_loop(setup: ServerSetup, sides: Sides, batch: Tensors) -> float:
     assert sides.server is not None
     server = sides.server.train()
     optimizer = setup.task.server_optimizer.build(list(server.parameters()))
+    batch = {name: tensor.to(setup.task.compute) for name, tensor in batch.items()}
     steps, start = 0, time.perf_counter()
     while time.perf_counter() - start < SECONDS:
         activation = rebuild_activation(batch, sides.activation)
@@ -124,12 +129,14 @@ def bare_loop(setup: ServerSetup, sides: Sides, batch: Tensors) -> float:
         cross_entropy(server(activation), batch[LABELS]).backward()
         optimizer.step()
         steps += 1
+    if setup.task.compute.type == "cuda":
+        torch.cuda.synchronize()
     return (time.perf_counter() - start) / steps
 
 
-def measure() -> dict[str, object]:
+def measure(device: str = "cpu") -> dict[str, object]:
     torch.set_num_threads(1)
-    setup = build()
+    setup = build(device)
     sides = sides_of(setup)
     batch = stored_batch(setup, sides)
     network, bare = [], []
@@ -151,4 +158,4 @@ def measure() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(measure())
+    print(measure(*sys.argv[1:]))

@@ -200,6 +200,14 @@ def test_a_chunk_is_what_protobuf_would_have_written_and_read(
         assert (read.lane, b"".join(read.parts)) == (lane, b"".join(parts))
 
 
+def test_what_is_encoded_in_another_way_than_ours_is_left_to_protobuf() -> None:
+    ping = wire.Frame(ping=wire.Ping(sent=1.0))
+    chunk = wire.Chunk(lane=1, data=b"abc").SerializeToString()
+    twice = bytes((0x52, len(chunk) + 2)) + chunk + b"\x08\x00"  # the lane again: the last counts
+    assert deserialize(serialize(CHUNK) + serialize(ping)) == ping
+    assert deserialize(twice) == Chunk(0, (memoryview(b"abc"),))
+
+
 def test_a_large_chunk_is_read_without_a_copy() -> None:
     written = serialize(Chunk(BULK, (memoryview(bytes(300_000)),)))
     (part,) = deserialize(written).parts
@@ -254,6 +262,7 @@ RIGHT: dict[str, list[Frame]] = {
     "model": model(),
     "assignment": assignment(),
     "chunk": [*BEGUN, CHUNK],
+    "bytes at the limit": frames_of(core.ModelUpdate(0, 0, payload(LIMIT // 4))),
 }
 WRONG: dict[str, list[Frame]] = {
     "an empty frame": [wire.Frame()],
@@ -274,7 +283,7 @@ WRONG: dict[str, list[Frame]] = {
     "fewer bytes than announced": update(FOUR, data={"id": "a", "nbytes": 8}),
     "more bytes than announced": update(FOUR, data={"id": "a", "nbytes": 0}),
     "negative bytes": update(data={"id": "a", "nbytes": -1}),
-    "bytes above the limit": update(FOUR, data={"id": "a", "nbytes": LIMIT + 1}),
+    "bytes above the limit": frames_of(core.ModelUpdate(0, 0, payload(LIMIT // 4 + 1)))[:1],
     "no payload": update(data={}),
     "an endless id": update(data={"id": "a" * 201}),
     "an id with a line in it": update(data={"id": "a\nb"}),
@@ -334,7 +343,7 @@ def test_a_refusal_does_not_repeat_everything_it_was_sent() -> None:
 
 
 def test_bytes_that_are_no_frame_are_refused() -> None:
-    for raw in (b"\xff", b"\x52\x05\x08", b"R", b"\x0a\x02\x12"):
+    for raw in (b"\xff", b"R", b"R\x05\x08", b"R\x09\x08\x01\x12\x03abc", b"\x0a\x02\x12"):
         with pytest.raises(ProtocolViolation, match="cannot be read"):
             deserialize(raw)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Coroutine
 
 import torch
@@ -177,6 +178,37 @@ def test_an_outbox_is_idle_when_the_reader_has_sent_its_last_frame() -> None:
         assert not outbox.idle
         outbox.close()
         assert await waiting == ["ping"]
+
+    run(story())
+
+
+def test_a_frame_in_the_readers_hand_has_not_been_sent() -> None:
+    async def story() -> None:
+        outbox = Outbox()
+        outbox.put_frame(ping())
+        frames = outbox.frames()
+        await anext(frames)
+        assert not outbox.idle
+        outbox.close()
+        assert await rest(frames) == []
+        assert outbox.idle
+
+    run(story())
+
+
+def test_a_dropped_outbox_keeps_no_tensors() -> None:
+    async def story() -> None:
+        outbox = Outbox()
+        begun, waiting = batch(1), batch(2)
+        kept = [weakref.ref(message.data.value["x"]) for message in (begun, waiting)]
+        outbox.put(begun)
+        outbox.put(waiting)
+        frames = outbox.frames()
+        await anext(frames)
+        del begun, waiting
+        assert all(reference() is not None for reference in kept)
+        outbox.drop()
+        assert [reference() for reference in kept] == [None, None]
 
     run(story())
 

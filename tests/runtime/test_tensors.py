@@ -97,6 +97,11 @@ def test_tensors_arrive_in_the_order_in_which_they_were_sent() -> None:
     assert list(read(file_of(tensors))) == ["z", "a", "m"]
 
 
+@pytest.mark.parametrize("name", ["a", "ab", "abc", "abcd"])
+def test_the_data_of_a_file_is_aligned(name: str) -> None:
+    assert len(header_of({name: torch.ones(2)})) % 8 == 0
+
+
 def test_tensors_that_lie_crosswise_in_memory_arrive_in_order() -> None:
     grid = torch.arange(24.0).reshape(4, 6)
     complex_grid = torch.complex(grid, grid)

@@ -6,20 +6,29 @@ have deadlines, so a test that goes wrong fails instead of hanging.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Condition, Event, Thread
 from typing import TypeVar
 
 from fedoptima.api.directory import RunDirectory
-from fedoptima.api.joining import DeviceSetup, join
+from fedoptima.api.joining import DeviceSetup, build_workplace
 from fedoptima.api.result import Result
 from fedoptima.api.server_run import Company, ServerWatch, serve
 from fedoptima.api.serving import prepare_server
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
+from fedoptima.core.jobs import Job
+from fedoptima.core.machine import Outcome
+from fedoptima.core.messages import Message
+from fedoptima.core.types import PayloadId
+from fedoptima.engine.determinism import deterministic
 from fedoptima.runtime.address import Address
+from fedoptima.runtime.device import Device, Workplace
+from fedoptima.runtime.device_node import DeviceEngine
 from fedoptima.runtime.device_state import StateFile
 from fedoptima.runtime.timeouts import Timeouts
 from fedoptima.runtime.tls import DeviceTLS, ServerTLS
@@ -162,6 +171,56 @@ class Server:
         return result
 
 
+class Gate:
+    """A device's engine that a test can hold: jobs of some kinds wait to be let through."""
+
+    def __init__(self) -> None:
+        self.engine: DeviceEngine | None = None
+        self.begun: list[Job] = []
+        self.done: list[Job] = []
+        self._held: tuple[type[Job], ...] = ()
+        self._changed = Condition()
+
+    def around(self, engine: DeviceEngine) -> DeviceEngine:
+        self.engine = engine
+        return self
+
+    def hold(self, *kinds: type[Job]) -> None:
+        """Nothing of these kinds is done from now on; no kind: all go through."""
+        with self._changed:
+            self._held = kinds
+            self._changed.notify_all()
+
+    def waits_at(self, kind: type[Job], times: int = 1) -> None:
+        until(lambda: _count(self.begun, kind) >= times, f"{kind.__name__} begins")
+
+    def has_done(self, kind: type[Job], times: int = 1) -> None:
+        until(lambda: _count(self.done, kind) >= times, f"{kind.__name__} is done")
+
+    # ---- an engine's part --------------------------------------------------------------------
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        assert self.engine is not None
+        self.begun.append(job)
+        with self._changed:
+            assert self._changed.wait_for(lambda: not isinstance(job, self._held), DEADLINE)
+        outcome = self.engine.execute(job, result)
+        self.done.append(job)
+        return outcome
+
+    def admit(self, message: Message) -> None:
+        assert self.engine is not None
+        self.engine.admit(message)
+
+    def receive(self, message: Message) -> Message:
+        assert self.engine is not None
+        return self.engine.receive(message)
+
+
+def _count(jobs: list[Job], kind: type[Job]) -> int:
+    return sum(isinstance(job, kind) for job in jobs)
+
+
 def start_device(
     name: str,
     server: Address,
@@ -169,17 +228,33 @@ def start_device(
     *,
     tls: DeviceTLS | None = None,
     timeouts: Timeouts = QUICK,
-    **changes: object,
+    gate: Gate | None = None,
+    give_up_after: float = DEADLINE,
 ) -> Work:
     """A device in a thread; its answer says why it ended."""
-    setup = DeviceSetup(
-        name=name,
-        server=server,
-        state=StateFile(folder / f"{name}.json"),
-        tls=tls,
-        give_up_after=DEADLINE,
-        **changes,  # type: ignore[arg-type]
-    )
-    device = Work(lambda: join(setup, timeouts=timeouts), name)
+    state = StateFile(folder / f"{name}.json")
+    setup = DeviceSetup(name=name, server=server, state=state, tls=tls)
+
+    def build(recipe: str) -> Workplace:
+        place = build_workplace(setup, recipe)
+        return replace(place, engine=gate.around(place.engine)) if gate else place
+
+    async def live() -> str:
+        device = Device(
+            name,
+            server,
+            tls=tls,
+            build=build,
+            state=state,
+            give_up_after=give_up_after,
+            timeouts=timeouts,
+        )
+        return (await device.run()).reason
+
+    def work() -> str:
+        with deterministic(1):
+            return asyncio.run(live())
+
+    device = Work(work, name)
     device.start()
     return device

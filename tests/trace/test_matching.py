@@ -126,6 +126,16 @@ def test_a_message_is_received_once() -> None:
     assert (difference.number, difference.expected, difference.got) == (6, "nothing", "HandIn()")
 
 
+def test_the_first_of_several_messages_that_nobody_sent_is_shown() -> None:
+    first, second = hears(B, SERVER, 1, HandIn()), hears(A, SERVER, 1, HandIn())
+    difference = mail(*joined(A, 1), *joined(B, 1), first, second, END)
+    assert difference is not None
+    assert (difference.number, difference.record) == (7, first)
+    difference = mail(*joined(A, 1), *joined(B, 1), second, first, END)
+    assert difference is not None
+    assert (difference.number, difference.record) == (7, second)
+
+
 def test_a_message_is_received_by_the_one_it_was_sent_to() -> None:
     both = [*joined(A, 1), *joined(B, 1), server_says(A, 1, HandIn())]
     assert mail(*both, hears(B, SERVER, 1, HandIn()), END) is not None

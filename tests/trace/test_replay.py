@@ -389,6 +389,15 @@ def test_what_a_server_sent_is_never_lost_in_a_run_that_ended() -> None:
     assert first_difference("fedoptima", alone) is None  # the server's records are all lost
 
 
+def test_a_message_that_nobody_sent_and_nobody_minded_is_found() -> None:
+    records = trace_of("fedoptima", ())
+    unheard = Record(records[-1].at, D0, Received(SERVER, 1, TurnOn()), [])
+    difference = first_difference("fedoptima", [*records, unheard])
+    assert difference is not None
+    assert (difference.number, difference.what) == (len(records) + 1, "received")
+    assert (difference.expected, difference.got) == ("nothing", "TurnOn()")
+
+
 def test_records_that_begin_in_the_middle_of_a_life_are_refused() -> None:
     records = [r for r in trace_of("fl") if r.node == D0][1:]
     difference = first_difference("fl", records)

@@ -13,8 +13,12 @@ logs/                 over the network: what server and devices said
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
+import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -71,6 +75,27 @@ class RunDirectory:
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{run.config}: damaged ({error}); start the run anew") from error
         return run, validate(Recipe, recipe, str(run.config)), dry
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Nobody else can take it meanwhile: two servers would cut each other's trace.
+
+        The lock is the process's, however it comes to its end.
+        """
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            self._lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{self.path}: another process is leading this run; choose another folder"
+            ) from error
 
     def discard(self) -> None:
         """Take back what a run that could not begin has left; anything else stays."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,10 +21,11 @@ from fedoptima.api.build import (
     share_out,
     validation_of,
 )
+from fedoptima.api.run import Interrupted
 from fedoptima.api.serving import device_names, expected_devices
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.types import NodeId
 from fedoptima.data.layouts import quiet
 from fedoptima.data.registry import load_dataset
@@ -33,6 +36,11 @@ from fedoptima.runtime.device_state import StateFile
 from fedoptima.runtime.paced_engine import PacedEngine
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.tls import DeviceTLS
+
+LOG = logging.getLogger("fedoptima.device")
+
+T = TypeVar("T")
+_GLANCE = 0.2  # seconds between two looks whether to stop
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,12 @@ class DeviceSetup:
     flops_per_second: float | None = None  # slowed down to this; None: as fast as it is
     pace: Pace = field(default_factory=Pace)
     give_up_after: float | None = None  # seconds without a server
+    stay: bool = False  # after a run, wait for the next one
     given: Given = field(default_factory=Given)
+
+
+class DeviceFailed(FedOptimaError):
+    """This device cannot go on; the server has been told."""
 
 
 def join(
@@ -59,20 +72,49 @@ def join(
     stopped: Callable[[], bool] = lambda: False,
     timeouts: Timeouts = DEFAULT,
 ) -> str:
-    """Work for the server until the run is over; says why it ended."""
-    device = Device(
-        setup.name,
-        setup.server,
-        tls=setup.tls,
-        build=partial(build_workplace, setup),
-        state=setup.state,
-        pace=setup.pace,
-        give_up_after=setup.give_up_after,
-        timeouts=timeouts,
-    )
+    """Work for the server until the run is over; says why it ended.
+
+    ``stopped`` is asked a few times a second: once it says yes, `Interrupted` is raised.
+    """
     with deterministic(setup.threads):
-        halt = asyncio.run(device.run())
-    return halt.reason
+        return asyncio.run(_work(setup, stopped, timeouts))
+
+
+async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeouts) -> str:
+    said = ""
+    while True:
+        device = Device(
+            setup.name,
+            setup.server,
+            tls=setup.tls,
+            build=partial(build_workplace, setup),
+            state=setup.state,
+            pace=setup.pace,
+            give_up_after=setup.give_up_after,
+            timeouts=timeouts,
+        )
+        halt = await _unless(stopped, device.run())
+        if halt.failed:
+            raise DeviceFailed(f"{setup.name} cannot go on: {halt.reason}")
+        if not setup.stay:
+            return halt.reason
+        if halt.reason != said:  # until its server has ended, each try gets the same answer
+            said = halt.reason
+            LOG.info("%s; waiting for the next run", said)
+        await _unless(stopped, asyncio.sleep(timeouts.between_runs))
+
+
+async def _unless(stopped: Callable[[], bool], work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            if stopped():
+                raise Interrupted("stopped by its operator")
+            await asyncio.wait({task}, timeout=_GLANCE)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def build_workplace(setup: DeviceSetup, recipe_text: str) -> Workplace:

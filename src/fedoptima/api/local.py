@@ -7,8 +7,10 @@ left behind, however this process comes to its end.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Sequence
@@ -25,8 +27,10 @@ from fedoptima.runtime.tls import DeviceTLS
 from fedoptima.sim.fleet import NodeSpec, build_fleet
 
 LOG = logging.getLogger("fedoptima.server")
-_GRACE = 5.0  # seconds for a device to end by itself
+_BY_ITSELF, _WHEN_ASKED = 1.0, 5.0  # seconds for a device to end
 _GFLOPS, _MBPS = 1e9, 1e6 / 8
+_PROCESS_BYTES = 400_000_000  # torch, a small model and its data
+_CROWD = 8  # processes a core
 
 
 class DevicesGone(FedOptimaError):
@@ -45,8 +49,9 @@ def with_devices(recipe: Recipe, count: int | None) -> Recipe:
     if count is None or count == len(specs):
         return recipe
     last = specs[-1][1]
+    numbers = (number for number in itertools.count(1) if f"device-{number}" not in fleet.devices)
     while len(specs) < count:
-        specs.append((NodeId(f"device-{len(specs) + 1}"), last))
+        specs.append((NodeId(f"device-{next(numbers)}"), last))
     server = ServerConfig(gflops=fleet.server.flops_per_second / _GFLOPS)
     return _with_groups(recipe, server, tuple(_group(*spec) for spec in specs[:count]))
 
@@ -61,7 +66,11 @@ def _group(name: NodeId, spec: NodeSpec) -> DeviceGroup:
 
 
 def _with_groups(recipe: Recipe, server: ServerConfig, groups: tuple[DeviceGroup, ...]) -> Recipe:
-    return recipe.model_copy(update={"fleet": FleetConfig(server=server, devices=groups)})
+    update: dict[str, object] = {"fleet": FleetConfig(server=server, devices=groups)}
+    count, wanted = sum(group.count for group in groups), recipe.deploy.devices
+    if wanted is not None and wanted > count:  # the others will never come
+        update["deploy"] = recipe.deploy.model_copy(update={"devices": count})
+    return recipe.model_copy(update=update)
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,10 @@ class LocalFleet:
 
     async def __call__(self, server: Address) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
-        names = device_names(self.recipe)
-        processes = {name: await self._start(name, server) for name in names}
+        processes: dict[NodeId, Process] = {}
         try:
+            for name in device_names(self.recipe):
+                processes[name] = await self._start(name, server)
             await asyncio.gather(*(self._watch(*item) for item in processes.items()))
             raise DevicesGone(
                 f"every device has ended before the run was over; the reasons are in {self.logs}"
@@ -120,26 +130,76 @@ class LocalFleet:
         code = await process.wait()
         if code:
             log = self.logs / f"{name}.log"
-            LOG.error("%s has ended with code %d: %s (all of it: %s)", name, code, _last(log), log)
+            LOG.error(
+                "%s has ended, %s: %s (all it said is in %s)",
+                name,
+                _how(code),
+                _last(log),
+                log,
+                extra={"device": name},
+            )
 
 
 async def _end(processes: Sequence[Process]) -> None:
+    """Of a run that came to its end, the devices know; of one that failed, they do not."""
+    if await _ended(processes, _BY_ITSELF):
+        return
     for process in processes:
         if process.stdin is not None:
             process.stdin.close()
+    if await _ended(processes, _WHEN_ASKED):
+        return
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+    await _ended(processes, _WHEN_ASKED)
+
+
+async def _ended(processes: Sequence[Process], patience: float) -> bool:
     try:
-        async with asyncio.timeout(_GRACE):
+        async with asyncio.timeout(patience):
             await asyncio.gather(*(process.wait() for process in processes))
     except TimeoutError:
-        for process in processes:
-            if process.returncode is None:
-                process.kill()
+        return False
+    return True
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"with code {code}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{hint}"
 
 
 def _last(log: Path) -> str:
     """What a device said last."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
+
+
+def crowding(devices: int) -> str:
+    """A warning, or nothing, if so many devices do not fit on this machine well."""
+    cores = os.cpu_count() or 1
+    needed, available = (devices + 1) * _PROCESS_BYTES, _available_bytes()
+    if available is not None and needed > available:
+        return (
+            f"{devices} device processes and a server take about {needed / 1e9:.0f} GB of memory, "
+            f"and {available / 1e9:.0f} GB are available: the system may end some of them"
+        )
+    if devices > _CROWD * cores:
+        return (
+            f"{devices} device processes share {cores} cores: each takes long to start, and is "
+            "much slower than alone"
+        )
+    return ""
+
+
+def _available_bytes() -> int | None:
+    try:
+        text = Path("/proc/meminfo").read_text()
+        return int(text.partition("MemAvailable:")[2].split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def threads_here(devices: int) -> int:

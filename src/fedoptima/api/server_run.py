@@ -8,7 +8,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fedoptima.api.directory import RunDirectory, run_header
 from fedoptima.api.result import Result
@@ -20,16 +20,19 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.report.accounts import summarise
 from fedoptima.report.live import LiveAccounts
+from fedoptima.report.summary import Summary
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.checkpoint import Restored, load_server_checkpoint
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.keeper import Keeper
+from fedoptima.runtime.listening import why_not
+from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.server_node import INTERRUPTED, ServerNode
 from fedoptima.runtime.server_streams import ServerStreams
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.tls import ServerTLS
-from fedoptima.trace.reader import last_time
+from fedoptima.trace.reader import last_time, read_trace
 from fedoptima.trace.writer import TraceWriter
 
 _MB = 1_000_000
@@ -37,6 +40,8 @@ _GLANCE = 0.2  # seconds between two looks of an observer
 _MOST_WATCHED = 64  # devices whose own records are read while the run goes on
 
 LOG = logging.getLogger("fedoptima.server")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,10 @@ class ServerWatch:
     address: Address
 
 
+# Goes on beside the run, given the address; the run ends with it if it fails.
+Beside = Callable[[Address], Coroutine[Any, Any, None]]
+
+
 @dataclass(frozen=True)
 class Company:
     """Who is there while the run goes on. All of it is called on the run's event loop."""
@@ -56,8 +65,7 @@ class Company:
     ready: Callable[[Address], None] = lambda _: None  # told the address, once devices can come
     observe: Callable[[ServerWatch], None] | None = None  # a few times a second
     interrupted: Callable[[], bool] = lambda: False  # yes: keep a checkpoint and stop
-    # Goes on beside the run, given the address; the run ends with it if it fails.
-    beside: Callable[[Address], Coroutine[Any, Any, None]] | None = None
+    beside: Beside | None = None
 
 
 ALONE = Company()
@@ -79,8 +87,31 @@ def serve(
     async def lead() -> Result:
         return await _ServerRun(setup, directory, resume, timeouts).lead(listen, tls, company)
 
-    with deterministic(setup.recipe.threads):
+    with directory.taken(), deterministic(setup.recipe.threads):
         return asyncio.run(lead())
+
+
+def _security(tls: ServerTLS | None) -> str:
+    return "without certificates" if tls is None else "for devices with a certificate of its CA"
+
+
+class _View:
+    """Whoever looks on may fail - devices record what they like - and the run goes on without."""
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def guarded(self, work: Callable[[T], None]) -> Callable[[T], None]:
+        def look(what: T) -> None:
+            if self._failed:
+                return
+            try:
+                work(what)
+            except Exception:
+                self._failed = True
+                LOG.exception("what goes on can be shown no more; the run goes on")
+
+        return look
 
 
 class _ServerRun:
@@ -104,9 +135,10 @@ class _ServerRun:
         folder, compute = self._directory.checkpoints, self._setup.task.compute
         restored = load_server_checkpoint(folder, self._engine, compute)
         if restored is not None:
-            self._clock = RunClock(max(restored.now, last_time(self._directory.trace)))
             self._trace, _ = TraceWriter.resume(self._directory.trace, restored.mark)
-            LOG.info("going on from %.1f s of the run", restored.now)
+            # Devices' records are not cut back: what follows is later than any of them.
+            self._clock = RunClock(max(restored.now, last_time(self._directory.trace)))
+            LOG.info("going on from the checkpoint of %.1f s into the run", restored.now)
         return restored
 
     def _begin_anew(self, resume: bool) -> None:
@@ -128,6 +160,8 @@ class _ServerRun:
             merges=recipe.deploy.checkpoint_merges,
             kept=recipe.deploy.checkpoints_kept,
             log=LOG,
+            number=restored.number if restored else 0,
+            version=restored.core.version if restored else 0,
         )
         node = ServerNode(
             restored.core if restored else self._setup.core(),
@@ -141,6 +175,7 @@ class _ServerRun:
             log=LOG,
         )
         node.observers.append(self._trace.write)
+        node.observers.append(ServerLog(LOG).observe)
         return node
 
     # ---- the run -----------------------------------------------------------------------------
@@ -155,23 +190,24 @@ class _ServerRun:
             timeouts=self._timeouts,
         )
         try:
-            server, port = await streams.listen(str(listen), tls)
+            server, port = streams.listen(str(listen), tls)
         except RuntimeError as error:
-            raise ConfigError(
-                f"--listen {listen}: cannot be listened on ({error}); is another server running "
-                "there? choose another port"
-            ) from error
+            raise ConfigError(why_not(listen)) from error
         address = replace(listen, port=port)
+        watch = ServerWatch(self._setup, node, self._live, address)
+        view = self._admit_onlooker(company, watch)
+        if self._restored is not None:
+            node.go_on_from(self._restored)
+        await server.start()  # not before: a device that comes finds all as it was
         beside = asyncio.ensure_future(company.beside(address)) if company.beside else None
         try:
-            if self._restored is not None:
-                node.go_on_from(self._restored)
+            LOG.info("listening on %s, %s", address, _security(tls))
             company.ready(address)
-            halt = await self._until_the_end(address, company, beside)
+            halt = await self._until_the_end(company, view, beside)
             await streams.farewell()
         finally:
             await node.close_up()
-            await server.stop(grace=None)
+            await server.stop(grace=_GLANCE)  # without one, devices would be told of an error
             self._compute.close()
             self._trace.close()
             if beside is not None:
@@ -179,21 +215,31 @@ class _ServerRun:
                 await asyncio.gather(beside, return_exceptions=True)
         return self._finish(halt)
 
+    def _admit_onlooker(self, company: Company, watch: ServerWatch) -> Callable[[], None]:
+        """Before anything happens; calls the onlooker when called."""
+        if company.observe is None:
+            return lambda: None
+        view, observe = _View(), company.observe
+        if self._restored is not None:
+            view.guarded(self._live.catch_up)(read_trace(self._directory.trace))
+        self._node.observers.append(view.guarded(self._live.observe))
+        self._node.device_observers.append(view.guarded(self._watch_device))
+
+        def look(now: float) -> None:
+            self._live.advance(now)
+            observe(watch)
+
+        return lambda: view.guarded(look)(self._clock())
+
     async def _until_the_end(
-        self, address: Address, company: Company, beside: asyncio.Future[None] | None
+        self, company: Company, look: Callable[[], None], beside: asyncio.Future[None] | None
     ) -> Halt:
-        watch = ServerWatch(self._setup, self._node, self._live, address)
-        if company.observe is not None:
-            self._node.observers.append(self._live.observe)
-            self._node.device_observers.append(self._watch_device)
         asked = False
         while not self._node.outcome.done():
             if company.interrupted() and not asked:
                 asked = True
                 self._node.interrupt()
-            if company.observe is not None:
-                self._live.advance(self._clock())
-                company.observe(watch)
+            look()
             if beside is not None and beside.done():
                 beside.result()  # raises what ended it
             await asyncio.wait({self._node.outcome}, timeout=_GLANCE)
@@ -219,7 +265,7 @@ class _ServerRun:
             reason=halt.reason,
             rounds=self._node.machine.progress.rounds,
             events=self._trace.digest.records,
-            summary=summarise(directory.trace),
+            summary=self._summary(),
             trace_digest=self._trace.digest.hexdigest(),
             weights_digest=weights_digest(weights),
             split=engine.plan.split if engine.plan else 0,
@@ -229,3 +275,11 @@ class _ServerRun:
         directory.write_result(result)
         shutil.rmtree(directory.checkpoints, ignore_errors=True)
         return result
+
+    def _summary(self) -> Summary:
+        trace = self._directory.trace
+        try:
+            return summarise(trace)
+        except Exception as error:  # whatever a device has recorded must not cost the run its end
+            LOG.error("devices' own records are left out of the summary: %s", error)
+            return summarise(trace, devices=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from fedoptima.cli.compare import compare
 from fedoptima.cli.console import stdout
 from fedoptima.cli.datasets import datasets
 from fedoptima.cli.device import device
-from fedoptima.cli.errors import explained
+from fedoptima.cli.errors import INTERRUPTED, explained
 from fedoptima.cli.fleets import fleets
 from fedoptima.cli.methods import methods
 from fedoptima.cli.plan import plan
@@ -66,4 +67,17 @@ def main() -> None:
     # Models and data named as package.module:function are looked for here too. Last, so that a
     # file in the current folder never takes the place of a library.
     sys.path.append(os.getcwd())
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            _leave_at_once()
+        raise
+
+
+def _leave_at_once() -> None:
+    """All is saved and cleared away; what still computes on a thread must not be waited for."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(INTERRUPTED)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
+import signal
 import threading
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedoptima.cli.console import stdout
+from fedoptima.cli.console import stderr
 from fedoptima.cli.deploy_extra import deploy_extra
-from fedoptima.cli.errors import warn
-from fedoptima.cli.logs import log_to
+from fedoptima.cli.errors import INTERRUPTED, warn
+from fedoptima.cli.interrupt import Interrupt
+from fedoptima.cli.logs import said_on
 from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
 from fedoptima.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from fedoptima.api.joining import DeviceSetup
+
+LOG = logging.getLogger("fedoptima.device")
+
 _GFLOPS, _MBPS = 1e9, 1e6 / 8
+_GRACE = 3.0  # seconds for a device to end by itself once its starter has ended
 
 
 def device(
@@ -67,22 +76,37 @@ def device(
         float | None,
         typer.Option(metavar="SECONDS", help="Without a server.  [default: try for ever]", min=0),
     ] = None,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="After a run wait for the next one, as a service does.")
+    ] = False,
     end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False,
 ) -> None:
     """Take part in a run: connect to its server and train until it is over.
 
-    The server sends what a device needs, except the model's code and the data. If the connection
-    is lost, the device goes on and comes back.
+    The server sends what a device needs, except the model's code and the data, which must be
+    installed here. If the connection is lost, the device goes on and comes back. Ctrl-C stops it;
+    the run goes on without it, and it can be started again.
+
+    \b
+    For example:
+      fedoptima device --server localhost:50051 --name pi-1
+      fedoptima device --server train.example.org:50051 --data sensors.readings:load --stay \\
+        --tls-ca ca.pem --tls-cert pi-1.pem --tls-key pi-1-key.pem
+
+    \b
+    Ends with 0 when the run is over, 1 when the device was refused or failed, 2 when something
+    given to it cannot work, 130 when it was stopped.
     """
     for option, value in (("--gflops", gflops), ("--up-mbps", up_mbps), ("--down-mbps", down_mbps)):
         if value is not None and not value > 0:
             raise ConfigError(f"{option} {value:g}: must be above 0")
-    log_to(quiet=quiet)
     if end_with_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
+    # Else gRPC itself reports, on stderr, every server that goes away. Before it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     with deploy_extra():
-        from fedoptima.api.joining import DeviceSetup, join
+        from fedoptima.api.joining import DeviceSetup
         from fedoptima.runtime.address import parse_address
         from fedoptima.runtime.device import Pace
         from fedoptima.runtime.device_state import StateFile, state_folder
@@ -110,14 +134,28 @@ def device(
             None if down_mbps is None else down_mbps * _MBPS,
         ),
         give_up_after=give_up_after,
+        stay=stay,
     )
-    reason = join(setup)
-    if not quiet:
-        stdout().print(f"{who} is done: {reason}", soft_wrap=True)
+    _work(setup, quiet)
+
+
+def _work(setup: DeviceSetup, quiet: bool) -> None:
+    from fedoptima.api.joining import join
+    from fedoptima.api.run import Interrupted
+
+    level = logging.WARNING if quiet else logging.INFO
+    with said_on(stderr(), level), Interrupt(LOG.warning) as interrupted:
+        try:
+            LOG.info("%s is done: %s", setup.name, join(setup, stopped=interrupted))
+        except (Interrupted, KeyboardInterrupt) as stop:
+            LOG.warning("%s was stopped; start it again to take part again", setup.name)
+            raise typer.Exit(INTERRUPTED) from stop
 
 
 def _end_with_stdin() -> None:
-    """End at once when whoever started this process has ended: stdin is the other end of a pipe."""
-    while sys.stdin.buffer.read(1):
+    """End when whoever started this process has: stdin is a pipe, and breaks then."""
+    while os.read(0, 1):  # not through Python's stdin: it must not be in use when Python ends
         pass
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE)
+    os._exit(INTERRUPTED)

@@ -1,59 +1,121 @@
-"""What is seen while a run over the network goes on."""
+"""What is seen while a run over the network goes on: a table of all nodes, or lines off a terminal.
+
+All of it goes to stderr. Log lines on the same console come above the table, not through it.
+"""
 
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedoptima.cli.console import stderr
-from fedoptima.cli.wording import accuracies, duration, percent
+from rich.live import Live
+
+from fedoptima.cli.fleet_state import FleetState
+from fedoptima.cli.fleet_table import picture
+from fedoptima.cli.logs import Complaints, attached
+from fedoptima.cli.progress import REFRESH, Cadence, bar, shows_live, title
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedoptima.api.server_run import ServerWatch
     from fedoptima.config.schema import Recipe
     from fedoptima.runtime.address import Address
 
-_LINE = 5.0
+
+def fleet_view(console: Console, recipe: Recipe, folder: Path, *, quiet: bool) -> FleetView:
+    name = f"{title(recipe)}, in {folder}"
+    if quiet:
+        return FleetView(console)
+    if shows_live(console):
+        return FleetTable(console, name)
+    return FleetLines(console, name)
 
 
-def fleet_view(recipe: Recipe, folder: Path, *, quiet: bool) -> FleetLines:
-    return FleetLines(recipe, folder, quiet)
+class FleetView:
+    """Shows nothing."""
 
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._complaints = Complaints()
+        self._stack = ExitStack()
 
-class FleetLines:
-    def __init__(self, recipe: Recipe, folder: Path, quiet: bool) -> None:
-        self._recipe, self._folder, self._quiet = recipe, folder, quiet
-        self._last = time.monotonic()
-
-    def __enter__(self) -> FleetLines:
+    def __enter__(self) -> FleetView:
+        self._stack.enter_context(attached(self._complaints))
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        pass
+        self._stack.close()
 
     def reading(self, what: str, done: int, total: int) -> None:
-        pass
+        """While data is read."""
 
     def ready(self, address: Address) -> None:
-        if not self._quiet:
-            stderr().print(f"waiting for devices on {address}; results in {self._folder}")
+        """Devices can come."""
 
     def observe(self, watch: ServerWatch) -> None:
-        if self._quiet or time.monotonic() - self._last < _LINE:
-            return
-        self._last = time.monotonic()
-        points = [p.accuracy for p in watch.live.accounts.course.points if p.accuracy is not None]
-        usage = dict(watch.live.accounts.usage.usage())
-        text = ", ".join(f"{node} {percent(use.utilisation)}" for node, use in usage.items())
-        epochs = watch.node.machine.progress.epochs
-        now = duration(watch.node.clock())
-        last = points[-1] if points else None
-        stderr().print(
-            f"{now}, {epochs:.1f} epochs, accuracy {accuracies(last, max(points, default=None))}, "
-            f"busy: {text}",
-            soft_wrap=True,
-        )
+        """A few times a second."""
+
+
+class FleetLines(FleetView):
+    def __init__(self, console: Console, title: str) -> None:
+        super().__init__(console)
+        self._title = title
+        self._cadence = Cadence()
+        self._read = ""
+
+    def __enter__(self) -> FleetLines:
+        super().__enter__()
+        self._print(self._title)
+        return self
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        if what != self._read:
+            self._read = what
+            self._print(f"reading {what}")
+
+    def observe(self, watch: ServerWatch) -> None:
+        fleet = watch.live.fleet
+        news = (len(fleet.accuracies), fleet.planning, len(watch.node.machine.members))
+        if self._cadence.due(news):
+            self._print(FleetState.of(watch, self._complaints.of).line())
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True)
+        self._console.file.flush()
+
+
+class FleetTable(FleetView):
+    def __init__(self, console: Console, title: str) -> None:
+        super().__init__(console)
+        self._title = title
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._last = 0.0
+
+    def __enter__(self) -> FleetTable:
+        super().__enter__()
+        self._stack.enter_context(self._live)
+        return self
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        if self._is_time() or done == total:
+            share = done / total if total else None
+            self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"), refresh=True)
+
+    def ready(self, address: Address) -> None:
+        self._title += f", on {address}"
+
+    def observe(self, watch: ServerWatch) -> None:
+        if self._is_time():
+            state = FleetState.of(watch, self._complaints.of)
+            height = self._console.height
+            self._live.update(picture(self._title, state, height=height), refresh=True)
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < REFRESH:
+            return False
+        self._last = now
+        return True

@@ -9,20 +9,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
-_NOTICE = b"\nstopping after this step; press Ctrl-C again to end at once\n"
+_NOTICE = "stopping after this step; press Ctrl-C again to end at once"
 
 
 class Interrupt:
     """Call it to ask whether the user wants to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+        """``say`` tells the user that it was heard, when asked next; without it, at once."""
+        self._say = say
         self._asked = False
         self._wanted = False
 
     def __call__(self) -> bool:
         self._asked = True
+        if self._wanted and self._say is not None:
+            self._say(_NOTICE)
+            self._say = None
         return self._wanted
 
     def __enter__(self) -> Interrupt:
@@ -43,5 +49,6 @@ class Interrupt:
         if self._wanted or not self._asked:
             raise KeyboardInterrupt
         self._wanted = True
-        # Not through a console: the handler may have come in the middle of one's own output.
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, _NOTICE)
+        if self._say is None:
+            # Not through a console: the handler may have come in the middle of one's own output.
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{_NOTICE}\n".encode())

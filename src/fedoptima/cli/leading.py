@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,15 +13,18 @@ from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.fleet_view import fleet_view
 from fedoptima.cli.interrupt import Interrupt
-from fedoptima.cli.logs import log_to
+from fedoptima.cli.logs import kept_in, said_on
 from fedoptima.cli.outcome import show_result
 
 if TYPE_CHECKING:
     from fedoptima.api.directory import RunDirectory
     from fedoptima.api.result import Result
+    from fedoptima.api.server_run import Beside
     from fedoptima.config.schema import Recipe
     from fedoptima.runtime.address import Address
     from fedoptima.runtime.tls import ServerTLS
+
+LOG = logging.getLogger("fedoptima.server")
 
 
 def lead(
@@ -31,34 +36,38 @@ def lead(
     quiet: bool,
     listen: Address,
     tls: ServerTLS | None,
-    beside: Any = None,
+    beside: Beside | None = None,
 ) -> Result:
-    """``again``: the command that goes on with this run."""
+    """``again``: the command that goes on with this run. ``beside``: see `Company`."""
     from fedoptima.api.directory import RunDirectory
     from fedoptima.api.run import Interrupted
     from fedoptima.api.server_run import Company, serve
     from fedoptima.api.serving import prepare_server
     from fedoptima.runtime.handshake_log import refusals_logged
 
-    with fleet_view(recipe, directory.path, quiet=quiet) as view:
-        setup = prepare_server(recipe, progress=view.reading)
-        if not resume:
-            directory = RunDirectory.create(directory.path, setup.recipe, dry=False)
-        log_to(directory.logs, "server", quiet=quiet)
-        try:
-            with Interrupt() as interrupted, refusals_logged():
-                company = Company(view.ready, view.observe, interrupted, beside)
-                return serve(
-                    setup, directory, listen=listen, tls=tls, resume=resume, company=company
-                )
-        except (Interrupted, KeyboardInterrupt) as stop:
-            view.close()
-            stderr().print(f"stopped; go on with: {shlex.join(again)}", soft_wrap=True)
-            raise typer.Exit(INTERRUPTED) from stop
+    console = stderr()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(said_on(console, logging.ERROR if quiet else logging.INFO))
+            # Before the view: a live table takes stderr as it finds it.
+            stack.enter_context(refusals_logged())
+            interrupted = stack.enter_context(Interrupt(LOG.warning))
+            view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
+            setup = prepare_server(recipe, progress=view.reading)
+            if not resume:
+                directory = RunDirectory.create(directory.path, setup.recipe, dry=False)
+            stack.enter_context(kept_in(directory.logs / "server.log"))
+            observe = None if quiet else view.observe
+            company = Company(view.ready, observe, interrupted, beside)
+            return serve(setup, directory, listen=listen, tls=tls, resume=resume, company=company)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        begun = f"; go on with: {shlex.join(again)}" if directory.config.exists() else ""
+        console.print(f"stopped{begun}", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from stop
 
 
 def show(result: Result, *, as_json: bool) -> None:
     if as_json:
         typer.echo(result.to_json())
     else:
-        show_result(result)
+        show_result(result, time="time")

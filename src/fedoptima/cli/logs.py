@@ -1,34 +1,76 @@
-"""What server and devices say while they run: to stderr, and to a file where there is a run."""
+"""What server and devices say while they run: on a console, and in a file where there is a run.
+
+A warning about a device that is not in the run's records carries its name, as the attribute
+``device``, so that an onlooker can show it.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from fedoptima.cli.console import stderr
+from rich.console import Console
+from rich.text import Text
 
 _FORMAT = "%(asctime)s %(message)s"
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_STYLES = {logging.WARNING: "yellow", logging.ERROR: "red", logging.CRITICAL: "red"}
+_MOST_COMPLAINTS = 1000  # names come from outside
 
 
-class _Console(logging.Handler):
+class _OnConsole(logging.Handler):
     """Through rich, so that lines go above a live table and not into it."""
 
+    def __init__(self, console: Console, level: int) -> None:
+        super().__init__(level)
+        self._console = console
+        self.setFormatter(logging.Formatter(_FORMAT, "%H:%M:%S"))
+
     def emit(self, record: logging.LogRecord) -> None:
-        style = {logging.ERROR: "red", logging.WARNING: "yellow"}.get(record.levelno)
-        stderr().print(self.format(record), style=style, soft_wrap=True)
+        text = Text(self.format(record), _STYLES.get(record.levelno, ""))
+        self._console.print(text, soft_wrap=True)
+        self._console.file.flush()
 
 
-def log_to(folder: Path | None = None, name: str = "", *, quiet: bool = False) -> None:
-    """``quiet``: only warnings on stderr; the file has everything."""
-    root = logging.getLogger("fedoptima")
-    root.setLevel(logging.INFO)
-    root.handlers.clear()
-    console = _Console(logging.WARNING if quiet else logging.INFO)
-    console.setFormatter(logging.Formatter(_FORMAT, "%H:%M:%S"))
-    root.addHandler(console)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = logging.FileHandler(folder / f"{name}.log")
-        file.setFormatter(logging.Formatter(_FILE_FORMAT))
-        root.addHandler(file)
+class Complaints(logging.Handler):
+    """The last warning about each device."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.of: dict[str, str] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        device = getattr(record, "device", None)
+        if device is not None and (device in self.of or len(self.of) < _MOST_COMPLAINTS):
+            self.of[device] = record.getMessage()
+
+
+@contextmanager
+def said_on(console: Console, level: int) -> Iterator[None]:
+    with attached(_OnConsole(console, level)):
+        yield
+
+
+@contextmanager
+def kept_in(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter(_FILE_FORMAT))
+    with attached(handler):
+        yield
+
+
+@contextmanager
+def attached(handler: logging.Handler) -> Iterator[None]:
+    logger = logging.getLogger("fedoptima")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        logger.setLevel(before)

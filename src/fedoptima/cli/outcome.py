@@ -20,18 +20,19 @@ _MOST_DEVICES = 16  # shown one by one
 _DIGEST = 12  # characters; summary.json has all of them
 
 
-def show_result(result: Result) -> None:
+def show_result(result: Result, *, time: str = "virtual time") -> None:
+    """``time``: what the run's clock showed."""
     console = stdout()
     title = f"{result.name}: {result.method}, seed {result.seed}"
     console.print(Text.assemble((title, "bold"), f" - {result.reason}"))
-    for table in (_figures(result), _times(result)):
+    for table in (_figures(result, time), _times(result)):
         console.print()
         console.print(Padding(table, (0, 0, 0, 2), expand=False))
     if result.directory is not None:
         console.print(f"\nresults in {result.directory}", soft_wrap=True)
 
 
-def _figures(result: Result) -> Table:
+def _figures(result: Result, time: str) -> Table:
     table = plain_table("", "", left=2)
     table.show_header = False
     seconds = result.seconds or 1.0
@@ -40,7 +41,7 @@ def _figures(result: Result) -> Table:
         throughput += f", {brief(result.server_samples / seconds)} on the server"
     if result.accuracy is not None:
         table.add_row("accuracy", accuracies(result.accuracy, result.best_accuracy))
-    table.add_row("virtual time", duration(result.seconds))
+    table.add_row(time, duration(result.seconds))
     table.add_row(
         "epochs", f"{result.epochs:.1f} ({result.rounds} rounds, {result.versions} merges)"
     )

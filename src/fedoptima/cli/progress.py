@@ -1,18 +1,19 @@
 """What is seen while a run goes on: a live display on a terminal, now and then a line elsewhere.
 
 All of it goes to stderr. A view takes the two callbacks of `fedoptima.api.simulate`: ``reading``
-while data is read, ``training`` while the run goes on.
+while data is read, ``training`` while the run goes on. `fleet_view` builds on the same parts.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -24,9 +25,12 @@ from fedoptima.cli.wording import accuracies, brief, duration, percent
 if TYPE_CHECKING:
     from fedoptima.api.run import Watch
     from fedoptima.config.schema import Recipe
+    from fedoptima.core.progress import Progress
+    from fedoptima.core.types import NodeId
+    from fedoptima.report.usage import Usage
 
 _BAR = 30  # columns
-_REFRESH = 0.25  # seconds between two pictures of the live display
+REFRESH = 0.25  # seconds between two pictures of the live display
 _LINE = 1.0  # seconds at least between two lines...
 _SILENCE = 10.0  # ...and at most, evaluation or not
 
@@ -44,10 +48,16 @@ def view_of(recipe: Recipe, *, quiet: bool, folder: Path | None = None) -> View:
         return Silent()
     console = stderr()
     if folder is not None:
-        title = f"{recipe.name}: {recipe.method.name}, seed {recipe.seed}, in {folder}"
-        console.print(title, soft_wrap=True)
-    live = console.is_terminal and not console.is_dumb_terminal
-    return LiveView(recipe) if live else LineView(recipe)
+        console.print(f"{title(recipe)}, in {folder}", soft_wrap=True)
+    return LiveView(recipe) if shows_live(console) else LineView(recipe)
+
+
+def title(recipe: Recipe) -> str:
+    return f"{recipe.name}: {recipe.method.name}, seed {recipe.seed}"
+
+
+def shows_live(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 class Silent:
@@ -67,10 +77,8 @@ class Silent:
 class LineView(Silent):
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._speed = _Speed()
+        self._cadence = Cadence()
         self._read = ""
-        self._points = 0
-        self._last = time.monotonic()
 
     def reading(self, what: str, done: int, total: int) -> None:
         if what != self._read:
@@ -78,21 +86,29 @@ class LineView(Silent):
             self._print(f"reading {what}")
 
     def training(self, watch: Watch) -> None:
-        since = time.monotonic() - self._last
-        fresh = len(watch.course.points) > self._points
-        if since < _LINE or not (fresh or since >= _SILENCE):
-            return
-        self._last = time.monotonic()
-        self._points = len(watch.course.points)
-        state = State.of(watch, self._recipe, self._speed)
-        accuracy = f"accuracy {accuracies(state.accuracy, state.best)}"
-        busy = f"busy: server {percent(state.server)}, devices {percent(state.devices)}"
-        self._print(f"{duration(state.seconds)}, {state.done}, {accuracy}, {busy}")
+        if self._cadence.due(len(watch.course.points)):
+            self._print(_state_of(watch, self._recipe).line())
 
     def _print(self, line: str) -> None:
         console = stderr()
         console.print(line, soft_wrap=True)
         console.file.flush()
+
+
+class Cadence:
+    """When to print a line: after an evaluation, and never too often or too seldom."""
+
+    def __init__(self) -> None:
+        self._news: object = 0
+        self._last = time.monotonic()
+
+    def due(self, news: object) -> bool:
+        """``news`` is another than before when there is something to tell."""
+        since = time.monotonic() - self._last
+        if since < _LINE or (news == self._news and since < _SILENCE):
+            return False
+        self._last, self._news = time.monotonic(), news
+        return True
 
 
 class LiveView(Silent):
@@ -113,37 +129,36 @@ class LiveView(Silent):
     def reading(self, what: str, done: int, total: int) -> None:
         if self._is_time() or done == total:
             share = done / total if total else None
-            self._live.update(_row(f"reading {what}", share, f"{done:,} of {total:,}"))
+            self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"))
             self._live.refresh()
 
     def training(self, watch: Watch) -> None:
         if self._is_time():
-            self._live.update(_picture(State.of(watch, self._recipe, self._speed)))
+            speed = self._speed.of(watch.simulation.events)
+            self._live.update(_picture(_state_of(watch, self._recipe), speed))
             self._live.refresh()
 
     def _is_time(self) -> bool:
         now = time.monotonic()
-        if now - self._last < _REFRESH:
+        if now - self._last < REFRESH:
             return False
         self._last = now
         return True
 
 
-def _picture(state: State) -> RenderableType:
-    accuracy = f"accuracy {accuracies(state.accuracy, state.best)}"
-    busy = f"busy: server {percent(state.server)}, devices {percent(state.devices)}"
+def _picture(state: State, events_per_second: float) -> RenderableType:
     return Group(
-        _row("training", state.share, state.done),
-        Text(f"virtual time {duration(state.seconds)}   {accuracy}"),
-        Text(f"{busy}   {brief(state.events_per_second)} events/s", style="dim"),
+        bar("training", state.share, state.done),
+        Text(f"virtual time {duration(state.seconds)}   {state.accuracy_text}"),
+        Text(f"{state.busy_text}   {brief(events_per_second)} events/s", style="dim"),
     )
 
 
-def _row(what: str, share: float | None, done: str) -> RenderableType:
+def bar(what: str, share: float | None, done: str) -> RenderableType:
     """Without a share the bar only shows that something moves."""
     row = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=1.0, completed=share or 0.0, width=_BAR, pulse=share is None)
-    row.add_row(what, bar, done)
+    length = ProgressBar(total=1.0, completed=share or 0.0, width=_BAR, pulse=share is None)
+    row.add_row(what, length, done)
     return row
 
 
@@ -170,30 +185,58 @@ class State:
     share: float | None  # of the budget; None: only accuracy ends this run
     accuracy: float | None
     best: float | None
-    server: float
-    devices: float
-    events_per_second: float
+    server: float | None  # busy, as a share of its time; None: it has had none yet
+    devices: float | None
 
     @classmethod
-    def of(cls, watch: Watch, recipe: Recipe, speed: _Speed) -> State:
+    def of(
+        cls,
+        recipe: Recipe,
+        progress: Progress,
+        *,
+        now: float,
+        began: float,
+        measured: Sequence[float],
+        usage: Mapping[NodeId, Usage],
+    ) -> State:
+        """``measured``: the accuracies so far."""
         from fedoptima.core.types import SERVER
 
-        simulation, stop = watch.simulation, recipe.stop
-        progress = simulation.server.machine.progress
+        stop = recipe.stop
         budgeted = stop.epochs or stop.rounds or stop.hours
-        usage = dict(watch.usage.usage())
-        server = usage.pop(SERVER).utilisation
-        measured = [p.accuracy for p in watch.course.points if p.accuracy is not None]
         done = f"{progress.epochs:.1f}{f' of {stop.epochs:g}' if stop.epochs else ''} epochs"
         if stop.rounds:
             done += f", {progress.rounds} of {stop.rounds} rounds"
+        busy = {node: use.utilisation for node, use in usage.items() if use.span}
+        server = busy.pop(SERVER, None)
         return cls(
-            seconds=max(0.0, simulation.now - watch.course.began),
+            seconds=max(0.0, now - began),
             done=done,
-            share=progress.share(simulation.now) if budgeted else None,
+            share=progress.share(now) if budgeted else None,
             accuracy=measured[-1] if measured else None,
             best=max(measured, default=None),
             server=server,
-            devices=sum(use.utilisation for use in usage.values()) / max(1, len(usage)),
-            events_per_second=speed.of(simulation.events),
+            devices=sum(busy.values()) / len(busy) if busy else None,
         )
+
+    @property
+    def accuracy_text(self) -> str:
+        return f"accuracy {accuracies(self.accuracy, self.best)}"
+
+    @property
+    def busy_text(self) -> str:
+        return f"busy: server {percent(self.server)}, devices {percent(self.devices)}"
+
+    def line(self) -> str:
+        return f"{duration(self.seconds)}, {self.done}, {self.accuracy_text}, {self.busy_text}"
+
+
+def _state_of(watch: Watch, recipe: Recipe) -> State:
+    return State.of(
+        recipe,
+        watch.simulation.server.machine.progress,
+        now=watch.simulation.now,
+        began=watch.course.began,
+        measured=[p.accuracy for p in watch.course.points if p.accuracy is not None],
+        usage=watch.usage.usage(),
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedoptima.cli.deploy_extra import deploy_extra
+from fedoptima.cli.errors import warn
 from fedoptima.cli.leading import lead, show
 from fedoptima.cli.recipe import RECIPE_HELP, Method, Sets, naming, read_recipe
 from fedoptima.core.errors import ConfigError
@@ -57,11 +58,18 @@ def run(
 ) -> None:
     """Train over the network, all of it on this machine.
 
-    Starts a server and N device processes that talk to it over TLS, as they would from elsewhere.
+    Starts a server and N device processes that talk to it over TLS, as they would from elsewhere,
+    and shows how all of them are doing. Ctrl-C stops a run at a point from which --resume goes on.
+
+    \b
+    For example:
+      fedoptima run recipes/demo_digits.toml --devices 4
+      fedoptima run recipes/demo_digits.toml --paced --method splitfed
+      fedoptima run --resume runs/demo_digits-fedoptima
     """
     with deploy_extra():
         from fedoptima.api.directory import RunDirectory, fresh_directory
-        from fedoptima.api.local import threads_here, with_devices
+        from fedoptima.api.local import crowding, threads_here, with_devices
         from fedoptima.api.serving import device_names
     if resumed is not None:
         asked = {"RECIPE": recipe, "--devices": devices, "--method": method, "--set": sets}
@@ -69,7 +77,8 @@ def run(
         given = [option for option, value in asked.items() if value is not None]
         if given:
             raise ConfigError(
-                f"--resume goes on with a run as it was begun: leave out {', '.join(given)}"
+                f"--resume goes on with a run as it was begun: leave out {', '.join(given)}, or "
+                "begin another run without --resume"
             )
         folder, resolved, _ = RunDirectory.open(resumed)
         if folder.summary.exists():
@@ -77,11 +86,13 @@ def run(
         show(_run(resolved, folder, paced=paced, resume=True, quiet=quiet), as_json=as_json)
         return
     if recipe is None:
-        raise ConfigError("no RECIPE; for example: fedoptima run recipes/demo_network.toml")
+        raise ConfigError("no RECIPE; for example: fedoptima run recipes/demo_digits.toml")
     read = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
     with naming(recipe):
         resolved = with_devices(read, devices)
         count = len(device_names(resolved))
+        if warning := crowding(count):
+            warn(warning)
         if resolved.threads is None:
             resolved = resolved.model_copy(update={"threads": threads_here(count)})
         path = out or fresh_directory(Path("runs"), f"{resolved.name}-{resolved.method.name}")

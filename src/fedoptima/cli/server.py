@@ -61,6 +61,14 @@ def server(
     Waits for devices, splits the model for them, trains, and saves checkpoints on the way. Ctrl-C
     tells the devices and stops at a point from which --resume goes on; a kill loses at most the
     work since the last checkpoint, and the devices come back by themselves.
+
+    Off this machine devices need certificates: 'fedoptima certs' makes them.
+
+    \b
+    For example:
+      fedoptima server recipes/demo_digits.toml --devices 2
+      fedoptima server recipe.toml --listen 0.0.0.0:50051 --run-dir runs/mine --resume \\
+        --tls-ca certs/ca.pem --tls-cert certs/server.pem --tls-key certs/server-key.pem
     """
     with deploy_extra():
         from fedoptima.runtime.address import parse_address
@@ -109,7 +117,7 @@ def _folder(
             )
         return directory, kept, True
     if recipe is None:
-        raise ConfigError("no RECIPE; for example: fedoptima server recipes/demo_network.toml")
+        raise ConfigError("no RECIPE; for example: fedoptima server recipes/demo_digits.toml")
     if path is None:
         path = fresh_directory(Path("runs"), f"{recipe.name}-{recipe.method.name}")
     return RunDirectory(path), recipe, False

@@ -35,3 +35,7 @@ def accuracies(last: float | None, best: float | None) -> str:
     if last is None:
         return "-"
     return f"{percent(last)} (best {percent(best)})"
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

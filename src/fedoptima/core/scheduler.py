@@ -22,6 +22,7 @@ class TaskScheduler(Protocol):
     def leave(self, device: NodeId) -> int: ...  # batches dropped
     def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate) -> None: ...
     def get(self) -> Task | None: ...
+    def waiting(self, device: NodeId) -> int: ...  # batches
     def check(self) -> None: ...
     @property
     def buffered(self) -> int: ...
@@ -83,6 +84,9 @@ class CounterScheduler:
             return device, batch
         return None
 
+    def waiting(self, device: NodeId) -> int:
+        return len(self._queues[device])
+
     def _line_up(self, device: NodeId) -> None:
         self._order += 1
         self._entry[device] = self._order
@@ -134,6 +138,9 @@ class FifoScheduler:
         self._numbers[device].popleft()
         self.consumed[device] += 1
         return device, batch
+
+    def waiting(self, device: NodeId) -> int:
+        return len(self._numbers[device])
 
     @property
     def buffered(self) -> int:

@@ -153,6 +153,8 @@ class ServerCore:
             return self._join(device, message)
         member = self._roster.members.get(device)
         if member is None:
+            if isinstance(message, Failed):  # it could not even begin
+                return [Note("device failed", device, message.error), *self._remove(device)]
             raise ProtocolViolation(f"{device} spoke before joining")
         if self._phase in (ServerPhase.GATHERING, ServerPhase.PLANNING):
             return self._receive_early(device, member, message)
@@ -187,8 +189,10 @@ class ServerCore:
         if join.samples < 1 or join.flops_per_second <= 0 or join.bytes_per_second <= 0:
             raise ProtocolViolation(f"{device} joined with impossible figures: {join}")
         known = self._roster.members.get(device)
-        if known is not None:  # it gave up what it had brought along: see DeviceCore._assign
-            known.join = join
+        if known is not None:
+            if not known.join.training and known.join.pending is None:
+                raise ProtocolViolation(f"{device} joined twice")
+            known.join = join  # it gave up what it had brought along: see DeviceCore._assign
             return self._welcome(device, known) if self._phase is ServerPhase.RUNNING else []
         member = self._roster.add(device, join)
         match self._phase:
@@ -266,6 +270,9 @@ class ServerCore:
     def _take_activations(self, device: NodeId, batch: ActivationBatch) -> list[Effect]:
         if self._training is ServerTraining.NONE:
             raise ProtocolViolation(f"{device} sent activations, but nothing trains here")
+        answered = self._program.kind == "gradient"
+        if answered and self._scheduler.waiting(device) >= self._program.micro_batches:
+            raise ProtocolViolation(f"{device} sent activations before the last were answered")
         reception = self._flow.received(device, self._now)  # may refuse, so it goes first
         turned_on = self._turn_on(reception.turn_on)
         if not reception.accepted:

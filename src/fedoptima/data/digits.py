@@ -22,6 +22,9 @@ from fedoptima.data.images import ImageSource
 from fedoptima.data.layouts import Layout, Part, Progress, reading
 
 _TEST_EVERY = 5
+_FILE = "digits.csv.gz"
+
+Table = tuple[NDArray[np.float64], NDArray[np.number]]  # pixels and labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +37,7 @@ class Digits(ImageSource):
         if self.find(directory) is not None or find_spec("sklearn") is None:
             return super().load(directory, options, progress)
         self.resolve(options)
-        from sklearn.datasets import load_digits
-
-        pixels, labels = load_digits(return_X_y=True)
+        pixels, labels = _installed()
         return self.assemble(_part(pixels, labels, "train"), _part(pixels, labels, "test"))
 
     def where(self, directory: str | Path | None) -> str | None:
@@ -44,14 +45,31 @@ class Digits(ImageSource):
         return super().where(directory) or installed
 
 
+def _installed() -> Table:
+    """scikit-learn's file, without loading scikit-learn: that takes longer than all the rest."""
+    found = find_spec("sklearn")
+    assert found is not None
+    for folder in found.submodule_search_locations or ():
+        path = Path(folder) / "datasets" / "data" / _FILE
+        if path.is_file():
+            return _table(path)
+    from sklearn.datasets import load_digits  # it has moved its file
+
+    pixels, labels = load_digits(return_X_y=True)
+    return pixels, labels
+
+
 def _read(folder: Path, part: Part, progress: Progress) -> Split:
-    path = folder / "digits.csv.gz"
+    return _part(*_table(folder / _FILE), part)
+
+
+def _table(path: Path) -> Table:
     with reading(path):
         with gzip.open(path, "rt", encoding="ascii") as lines:
             table = np.loadtxt(lines, delimiter=",", ndmin=2)
         if table.shape[1] != 65:
             raise ValueError(f"{table.shape[1]} columns instead of 64 pixels and a label")
-    return _part(table[:, :64], table[:, 64], part)
+    return table[:, :64], table[:, 64]
 
 
 def _part(pixels: NDArray[np.float64], labels: NDArray[np.number], part: Part) -> Split:
@@ -66,4 +84,4 @@ def _part(pixels: NDArray[np.float64], labels: NDArray[np.number], part: Part) -
     return Split(torch.from_numpy(images[rows]), torch.from_numpy(classes[rows]))
 
 
-DIGITS_CSV: Layout[Split] = Layout(("digits",), ("digits.csv.gz",), _read)
+DIGITS_CSV: Layout[Split] = Layout(("digits",), (_FILE,), _read)

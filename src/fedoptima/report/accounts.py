@@ -19,6 +19,7 @@ from fedoptima.report.traffic import TrafficAccount
 from fedoptima.report.usage import UsageAccount
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
+from fedoptima.trace.writer import read_records
 
 
 class Accounts:
@@ -60,9 +61,12 @@ class Accounts:
         )
 
 
-def summarise(path: Path) -> Summary:
-    """What the trace in a file says, finished or still being written."""
+def summarise(path: Path, *, devices: bool = True) -> Summary:
+    """What the trace in a file says, finished or still being written.
+
+    ``devices=False``: without what devices have recorded by themselves.
+    """
     accounts = Accounts()
-    for record in read_trace(path):
+    for record in read_trace(path) if devices else (found for _, found in read_records(path)):
         accounts.observe(record)
     return accounts.summary()

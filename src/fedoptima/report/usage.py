@@ -154,8 +154,9 @@ class UsageAccount:
         }
         last = max(arrivals.values(), default=0.0)
         for device, arrived in arrivals.items():
-            node = self._nodes[device]
-            if node.since is not None:  # else it is back, but has loaded no model yet
+            node = self._nodes.get(device)
+            # Else it is back, but has loaded no model yet; or its records have not come.
+            if node is not None and node.since is not None:
                 node.waiting_2 += last - arrived
 
     def usage(self) -> Mapping[NodeId, Usage]:

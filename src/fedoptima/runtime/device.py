@@ -13,11 +13,12 @@ from typing import Any
 
 import grpc
 
-import fedoptima
+from fedoptima import __version__
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import FedOptimaError
 from fedoptima.core.types import NodeId
+from fedoptima.engine.determinism import prepare_thread
 from fedoptima.runtime import wire_pb2 as wire
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.channel import PATH, SCHEMA, client_options
@@ -28,6 +29,8 @@ from fedoptima.runtime.device_link import ConnectionLost, DeviceLink
 from fedoptima.runtime.device_node import DeviceEngine, DeviceNode
 from fedoptima.runtime.device_state import StateFile
 from fedoptima.runtime.link_pace import LinkPace
+from fedoptima.runtime.node import in_words
+from fedoptima.runtime.operator_log import DeviceLog
 from fedoptima.runtime.refusal import diagnose
 from fedoptima.runtime.telemetry import Telemetry
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
@@ -101,19 +104,19 @@ class Device:
         self._node: DeviceNode | None = None
         self._compute: Compute | None = None
         self._failures = 0
+        self._last_seen = time.monotonic()  # the server
+        self._welcomed: float | None = None  # by it, in this connection
 
     async def run(self) -> Halt:
         """Until the server says that it is over, or this device cannot go on."""
-        since = time.monotonic()
         try:
             while True:
                 try:
                     return await self._connect()
                 except (ConnectionLost, grpc.RpcError) as error:
+                    self._lost()
                     why = await self._judge(error)
-                if self._failures == 0:
-                    since = time.monotonic()
-                waited = time.monotonic() - since
+                waited = time.monotonic() - self._last_seen
                 if self._give_up_after is not None and waited > self._give_up_after:
                     raise Unreachable(f"no server at {self._server} for {waited:.0f} s: {why}")
                 delay = self._delay()
@@ -160,12 +163,12 @@ class Device:
             schema=SCHEMA,
             name=self.name,
             process=self._process,
-            version=fedoptima.__version__,
+            version=__version__,
             last_session=node.last_session if node else 0,
             run=node.run if node else "",
         )
         welcome = await link.introduce(hello)
-        self._failures = 0
+        self._welcomed = time.monotonic()
         self._log.info("connected to %s", self._server)
         if node is None or node.run != welcome.run:
             node = await self._begin(link, welcome)
@@ -180,10 +183,11 @@ class Device:
             self._log.info("the server began another run: this device begins anew, too")
             self._node.close()
             self._node = None
-        workplace = await asyncio.to_thread(self._build, welcome.recipe)
-        if self._compute is None:
-            self._compute = Compute(self.name, threads=workplace.threads)
-        speed = await self._compute.do(workplace.measure_speed)
+        try:
+            workplace, compute, speed = await self._prepare(welcome.recipe)
+        except Exception as error:
+            await link.give_up(in_words(error))
+            raise
         uplink = self._pace.up or await link.measure_uplink()
         life = self._state.begin_life(welcome.run, records=welcome.records)
         core = DeviceCore(
@@ -199,18 +203,25 @@ class Device:
             speed / 1e9,
             uplink * 8 / 1e6,
         )
-        self._node = DeviceNode(
+        self._node = node = DeviceNode(
             self.name,
             core,
             workplace.engine,
-            self._compute,
+            compute,
             self._clock,
             run=welcome.run,
             state=self._state,
             telemetry=Telemetry(welcome.records),
             log=self._log,
         )
-        return self._node
+        node.observers.append(DeviceLog(self._log).observe)
+        return node
+
+    async def _prepare(self, recipe: str) -> tuple[Workplace, Compute, float]:
+        compute = self._compute = self._compute or Compute(self.name)
+        workplace = await compute.do(lambda: self._build(recipe))
+        await compute.do(lambda: prepare_thread(workplace.threads))
+        return workplace, compute, await compute.do(workplace.measure_speed)
 
     def _channel(self) -> Any:
         options = client_options(self._timeouts)
@@ -219,6 +230,14 @@ class Device:
         return grpc.aio.secure_channel(str(self._server), self._tls.credentials(), options=options)
 
     # ---- when it fails -----------------------------------------------------------------------
+
+    def _lost(self) -> None:
+        now, welcomed, self._welcomed = time.monotonic(), self._welcomed, None
+        if welcomed is None:
+            return
+        self._last_seen = now
+        if now - welcomed > self._timeouts.retry_longest:
+            self._failures = 0  # else it may be sent away each time, soon after its welcome
 
     async def _judge(self, error: Exception) -> str:
         """Why the connection failed, in words; raises if another try would fail as well."""
@@ -229,7 +248,8 @@ class Device:
             raise _Over(details)
         if code in _FINAL:
             raise Refused(f"{self._server} refused this device: {details}") from error
-        found = await asyncio.to_thread(diagnose, self._server, self._tls)
+        patience = self._timeouts.handshake
+        found = await asyncio.to_thread(diagnose, self._server, self._tls, timeout=patience)
         if found is not None:
             raise Refused(found) from error
         return details or code.name

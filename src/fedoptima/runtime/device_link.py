@@ -10,16 +10,18 @@ from typing import Any
 import grpc
 
 from fedoptima.core.errors import ProtocolViolation
-from fedoptima.core.messages import Message
+from fedoptima.core.messages import Failed, Message
 from fedoptima.preprocess.probe import Probing
 from fedoptima.runtime import wire_pb2 as wire
-from fedoptima.runtime.codec import CHUNK_BYTES, Assembler, Chunk, Frame, frame_bytes
+from fedoptima.runtime.codec import CHUNK_BYTES, MAX_TEXT, Assembler, Chunk, Frame, frame_bytes
 from fedoptima.runtime.device_node import DeviceNode
 from fedoptima.runtime.link_pace import LinkPace
 from fedoptima.runtime.outbox import Outbox
 from fedoptima.runtime.timeouts import Timeouts
 
 Call = Any  # grpc comes without types
+
+_GONE = (TimeoutError, grpc.RpcError, asyncio.InvalidStateError)  # the other end, or its interest
 
 
 class ConnectionLost(Exception):
@@ -61,7 +63,7 @@ class DeviceLink:
             raise ConnectionLost("the server did not answer") from None
         if frame is grpc.aio.EOF:
             raise ConnectionLost("the server closed the connection")
-        if frame.WhichOneof("kind") != "welcome":
+        if frame is None or frame.WhichOneof("kind") != "welcome":
             raise ConnectionLost("what answers there is no fedoptima server")
         welcome: wire.Welcome = frame.welcome
         self.number = welcome.session
@@ -112,17 +114,30 @@ class DeviceLink:
 
     async def _leave(self, node: DeviceNode) -> None:
         """The last word and the last records go through before the stream is closed."""
-        while (frame := node.telemetry.batch(last=True)) is not None:
-            self._outbox.put_frame(frame)
-            node.telemetry.acknowledged(frame.telemetry.first + len(frame.telemetry.lines))
-        self._outbox.close()
         try:
             async with asyncio.timeout(self._timeouts.farewell):
-                await self._tasks[0]
-                await self._call.done_writing()
-                await asyncio.wait({self._reading})
-        except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
+                await self._pinged.wait()  # see _hand_records_over
+                while (frame := node.telemetry.batch(last=True)) is not None:
+                    self._outbox.put_frame(frame)
+                    node.telemetry.acknowledged(frame.telemetry.first + len(frame.telemetry.lines))
+                await self._hang_up()
+        except _GONE:
             pass
+
+    async def give_up(self, reason: str) -> None:
+        """Tell the server why this device cannot take part; it would only see it come and go."""
+        self._outbox.put(Failed(reason[:MAX_TEXT]))
+        try:
+            async with asyncio.timeout(self._timeouts.farewell):
+                await self._hang_up()
+        except _GONE:
+            pass
+
+    async def _hang_up(self) -> None:
+        self._outbox.close()
+        await self._tasks[0]
+        await self._call.done_writing()
+        await asyncio.wait({self._reading})
 
     async def close(self) -> None:
         self._outbox.drop()
@@ -139,6 +154,8 @@ class DeviceLink:
 
     async def _read(self) -> None:
         while (frame := await self._call.read()) is not grpc.aio.EOF:
+            if frame is None:  # gRPC's word for one that could not be deserialized
+                raise ConnectionLost("the server sent a frame that cannot be read")
             if self._down is not None:
                 await asyncio.sleep(self._down.delay(frame_bytes(frame)))
             try:

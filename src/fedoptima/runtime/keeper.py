@@ -20,6 +20,8 @@ from fedoptima.runtime.checkpoint import Captured, capture
 from fedoptima.runtime.compute import Compute
 from fedoptima.trace.writer import TraceWriter
 
+_SELDOM = 60.0  # seconds at least between two lines in the log
+
 
 class Keeper:
     def __init__(
@@ -44,6 +46,7 @@ class Keeper:
         self._number = number
         self._last = time.monotonic()
         self._last_version = version
+        self._told = float("-inf")  # when a checkpoint was logged last
         self._writing = 0
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._idle = asyncio.Event()
@@ -99,7 +102,14 @@ class Keeper:
         compute.submit(lambda: captured.complete(engine), write, self._written)
 
     def _write(self, captured: Captured, number: int) -> None:
+        began = time.monotonic()
         captured.write(self._folder, number, keep=self._kept)
+        now = time.monotonic()
+        if now - self._told >= _SELDOM:
+            self._told = now
+            self._log.info(
+                "checkpoint %d is in %s (written in %.1f s)", number, self._folder, now - began
+            )
 
     def _written(self, error: BaseException | None) -> None:
         self._writing -= 1

@@ -136,7 +136,7 @@ class Node:
             self._working = False
             self.log.error("%s failed: %s", type(job).__name__, error, exc_info=_trace_of(error))
             diverged = isinstance(error, TrainingDiverged)
-            self.tell(JobFailed(ticket, job, _in_words(error), diverged=diverged))
+            self.tell(JobFailed(ticket, job, in_words(error), diverged=diverged))
 
         self._compute.submit(lambda: self.engine.execute(job, result), done, failed)
 
@@ -164,5 +164,5 @@ def _trace_of(error: Exception) -> Exception | None:
     return None if isinstance(error, FedOptimaError) else error
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     return str(error) if isinstance(error, FedOptimaError) else f"{type(error).__name__}: {error}"

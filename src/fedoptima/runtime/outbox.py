@@ -45,6 +45,11 @@ class Outbox:
         """Everything put in so far has been sent."""
         return not (self._in_hand or self._own or self._begun or any(self._waiting.values()))
 
+    @property
+    def unread(self) -> int:
+        """Of the driver's own frames, how many wait."""
+        return len(self._own)
+
     def put(self, message: Message) -> None:
         if not self._closed:
             outgoing = encode(message)

@@ -12,7 +12,7 @@ from typing import Protocol
 import grpc
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Run, Send
-from fedoptima.core.errors import TrainingDiverged
+from fedoptima.core.errors import ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import (
     Connected,
     Disconnected,
@@ -26,6 +26,7 @@ from fedoptima.core.messages import Message, Stop
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.checkpoint import SavedEngine
+from fedoptima.engine.determinism import prepare_thread
 from fedoptima.engine.evaluate import Metrics
 from fedoptima.runtime.checkpoint import Restored
 from fedoptima.runtime.compute import Compute
@@ -70,7 +71,9 @@ class ServerNode(Node):
         self._device_traces = device_traces
         self._traces: dict[NodeId, DeviceTrace] = {}
         self._evaluations: dict[int, Evaluate] = {}  # asked and not answered yet
-        self._evaluator = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
+        self._evaluator = ThreadPoolExecutor(
+            1, thread_name_prefix="evaluation", initializer=prepare_thread
+        )
         self._interrupted = False
 
     # ---- sessions ----------------------------------------------------------------------------
@@ -90,7 +93,11 @@ class ServerNode(Node):
         if self.sessions.get(session.device) is not session:
             return
         del self.sessions[session.device]
-        self.log.info("%s disconnected%s", session.device, f" ({why})" if why else "")
+        machine, device = self.machine, session.device
+        # One that has failed is no session of the core's any more.
+        early = device in machine.sessions and device not in machine.members
+        left = "left before it joined" if early else "left"
+        self.log.info("%s %s%s", device, left, f": {why}" if why else "")
         self.tell(Disconnected(session.device, session.number))
 
     def receive(self, session: Session, message: Message) -> None:
@@ -107,6 +114,7 @@ class ServerNode(Node):
     def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
         found = self.sessions.get(peer)
         if found is not None and found.number == session:
+            self.log.warning("%s is dropped: %s", peer, reason)
             found.end(Refusal(grpc.StatusCode.INVALID_ARGUMENT, reason))
             self.closed(found, reason)
 
@@ -124,8 +132,22 @@ class ServerNode(Node):
         trace = self.trace_of(session.device)
         if trace is None:
             return first + len(lines)
-        fresh = lines[max(0, trace.records - first) :]
-        stamped = trace.append_restamped(fresh, session.device, session.clock.ours)
+        if self.sessions.get(session.device) is not session:
+            return trace.records  # its successor has been told this number, and counts from it
+        if first > trace.records or not session.clock.known:
+            raise ProtocolViolation(f"records from number {first} on, where nobody expects them")
+        now = self.clock()
+        fresh = lines[trace.records - first :]
+        try:
+            stamped = trace.append_restamped(
+                # Whatever its clock says: what it has told of has happened.
+                fresh,
+                session.device,
+                lambda theirs: min(session.clock.ours(theirs), now),
+            )
+        except OSError as error:  # the device keeps them, and sends them again
+            self.log.error("the records of %s cannot be kept: %s", session.device, error)
+            return trace.records
         for observe in self.device_observers:
             observe(stamped)
         return trace.records

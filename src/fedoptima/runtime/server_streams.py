@@ -19,6 +19,8 @@ from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.tls import ServerTLS, peer_name
 
 _NAME_LENGTH = 100
+_LAST_SESSION = 1 << 48  # far above any that was ever given
+_MOST_UNREAD = 100  # frames that answer a device: one that never reads must not fill the memory
 
 # grpc comes without types; a context is what reads, writes and ends one stream.
 Context = Any
@@ -50,8 +52,8 @@ class ServerStreams:
         self._open: set[Session] = set()  # until their streams are closed
         self._closing = False
 
-    async def listen(self, address: str, tls: ServerTLS | None) -> tuple[Any, int]:
-        """Begin to serve; says the port, which the system chooses where it is given as 0."""
+    def listen(self, address: str, tls: ServerTLS | None) -> tuple[Any, int]:
+        """A server, to be started; and its port, which the system chooses where it is given as 0."""
         self._secure = tls is not None
         server = grpc.aio.server(options=server_options(self._timeouts))
         handler = grpc.stream_stream_rpc_method_handler(
@@ -64,7 +66,6 @@ class ServerStreams:
             port = server.add_insecure_port(address)
         else:
             port = server.add_secure_port(address, tls.credentials())
-        await server.start()
         return server, port
 
     async def farewell(self) -> None:
@@ -120,13 +121,14 @@ class ServerStreams:
             raise Refused(
                 Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "no introduction came")
             ) from None
+        except ProtocolViolation as error:
+            raise Refused(Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))) from error
         if frame is grpc.aio.EOF or frame.WhichOneof("kind") != "hello":
             raise Refused(Refusal(grpc.StatusCode.INVALID_ARGUMENT, "the first frame is a Hello"))
         hello = frame.hello
         device = self._identify(hello, context)
-        if self._closing or self._node.outcome.done():
-            raise Refused(Refusal(grpc.StatusCode.NOT_FOUND, "the run is over"))
         await self._make_room(device, hello, context)
+        self._refuse_at_the_end()
         session = Session(
             device, self._node.next_session(hello.last_session), hello, _peer(context)
         )
@@ -143,6 +145,13 @@ class ServerStreams:
         self._node.opened(session)
         return session
 
+    def _refuse_at_the_end(self) -> None:
+        outcome = self._node.outcome
+        if outcome.done() and outcome.exception() is not None:  # it may be resumed: come again
+            raise Refused(Refusal(grpc.StatusCode.UNAVAILABLE, "the server is breaking down"))
+        if self._closing or outcome.done():
+            raise Refused(Refusal(grpc.StatusCode.NOT_FOUND, "the run is over"))
+
     def _identify(self, hello: wire.Hello, context: Context) -> NodeId:
         if hello.schema != SCHEMA:
             raise Refused(
@@ -152,6 +161,10 @@ class ServerStreams:
                     f"{hello.schema} (fedoptima {hello.version}): install the same fedoptima "
                     "on both",
                 )
+            )
+        if hello.last_session > _LAST_SESSION:
+            raise Refused(
+                Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"session {hello.last_session} never was")
             )
         name = hello.name
         if not name or len(name) > _NAME_LENGTH or name == SERVER or not _is_plain(name):
@@ -189,13 +202,11 @@ class ServerStreams:
             self._node.closed(old, "replaced")
 
     async def _read(self, session: Session, context: Context) -> None:
-        while (frame := await context.read()) is not grpc.aio.EOF:
-            try:
+        try:
+            while (frame := await context.read()) is not grpc.aio.EOF:
                 self._take(session, frame)
-            except ProtocolViolation as error:
-                self._log.warning("%s is dropped: %s", session.device, error)
-                session.end(Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
-                return
+        except ProtocolViolation as error:
+            self._node.drop_peer(session.device, session.number, str(error))
 
     def _take(self, session: Session, frame: Frame) -> None:
         if isinstance(frame, Chunk) or frame.HasField("head"):
@@ -203,6 +214,8 @@ class ServerStreams:
             if message is not None:
                 self._node.receive(session, message)
             return
+        if session.outbox.unread > _MOST_UNREAD:
+            raise ProtocolViolation("it does not read what it is answered")
         match frame.WhichOneof("kind"):
             case "pong":
                 session.pong(frame.pong, self._node.clock())

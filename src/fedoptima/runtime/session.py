@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 import grpc
 
+from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.types import NodeId
 from fedoptima.runtime import wire_pb2 as wire
 from fedoptima.runtime.clock import OffsetClock
@@ -50,6 +52,8 @@ class Session:
         self.outbox.put_frame(wire.Frame(ping=wire.Ping(sent=now)))
 
     def pong(self, pong: wire.Pong, now: float) -> None:
+        if not (0 <= pong.sent <= now and math.isfinite(pong.device_time)):
+            raise ProtocolViolation("it answered a ping that was never sent")
         self.clock.answered(pong.sent, pong.device_time, now)
         self._answered.set()
 

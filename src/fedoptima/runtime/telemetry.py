@@ -21,18 +21,16 @@ class Telemetry:
         self._first = records  # the number of the first line kept
         self._lines: deque[str] = deque()
         self._in_flight = False
-        self.lost = 0
 
     def observe(self, record: Record) -> None:
         self._lines.append(record.to_line())
-        if len(self._lines) > _KEPT:
+        if len(self._lines) > _KEPT:  # those that follow move up: the server knows no gaps
             self._lines.popleft()
-            self._first += 1
-            self.lost += 1
 
     def connected(self, records: int) -> None:
         """A new connection: what was under way may not have arrived."""
         self._in_flight = False
+        self._first = min(self._first, records)  # less than it had: its disk has lost some
         self._forget(records)
 
     def acknowledged(self, records: int) -> None:

@@ -23,6 +23,8 @@ class Timeouts:
     # A device that has lost its server waits before it tries again: doubling, with jitter.
     retry_first: float = 0.5
     retry_longest: float = 30.0
+    # A device that stays after a run looks for the next one: the last server may still be ending.
+    between_runs: float = 2.0
     # How often a device hands its trace records over.
     telemetry_every: float = 1.0
     # At the end: for the last messages and records to go through.

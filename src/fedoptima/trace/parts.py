@@ -15,14 +15,19 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
+from fedoptima.core.effects import Effect
 from fedoptima.core.errors import ConfigError, ProtocolViolation
+from fedoptima.core.events import Event
 from fedoptima.core.types import NodeId
 from fedoptima.trace.reader import read_header
 from fedoptima.trace.record import encode, time_of
 from fedoptima.trace.writer import COMPRESSION, SCHEMA
 
 _CHUNK = 1 << 16
+_EVENTS = frozenset(cls.__name__ for cls in get_args(Event))
+_EFFECTS = frozenset(cls.__name__ for cls in get_args(Effect))
 _log = logging.getLogger(__name__)
 
 
@@ -141,3 +146,10 @@ def _check(line: str, node: NodeId) -> None:
         raise ProtocolViolation(f"{node} sent a record that is not its own: {line[:80]!r}")
     if "\n" in line:
         raise ProtocolViolation(f"{node} sent a record of several lines: {line[:80]!r}")
+    try:
+        _, _, (event, *_), *effects = json.loads(line)
+        good = event in _EVENTS and all(effect[0] in _EFFECTS for effect in effects)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        good = False
+    if not good:
+        raise ProtocolViolation(f"{node} sent a record that nobody can read: {line[:80]!r}")

@@ -1,0 +1,158 @@
+"""Every device as it is at this moment: what it does, since when, and what it has contributed.
+
+Facts come from two sides, the server's records at once and a device's own about a second late. The
+later fact holds, by its time on the run's clock. All is forgiving: an onlooker may come in the
+middle of a run.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fedoptima.core.effects import Effect, Note, Run, Send
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    Evaluated,
+    JobDone,
+    JobFailed,
+    Received,
+)
+from fedoptima.core.jobs import ExportModel, LoadModel, Merge, PlanRun, Prepare, ServerStep
+from fedoptima.core.messages import Failed, GlobalModel, Join, Message, ModelUpdate
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.record import Record
+
+_WORTH_TELLING = ("device failed", "peer dropped")  # notes that say what is wrong with a device
+
+
+class DeviceState(Enum):
+    READYING = "getting ready"  # reads its data, measures its speed
+    WAITING = "waiting"  # for the others, or for the merged model
+    LOADING = "loading"  # the model it was sent
+    TRAINING = "training"
+    SENDING = "sending"  # its update is on the way
+    AWAY = "away"
+    FAILED = "failed"
+
+
+class DeviceFacts:
+    def __init__(self) -> None:
+        self.state = DeviceState.READYING
+        self.since = 0.0  # when this state began
+        self.heard = 0.0  # the last sign of life
+        self.join: Join | None = None  # how it introduced itself last
+        self.version: int | None = None  # of the model it was given last (t_k)
+        self.batches = 0  # of activations that the server has trained on
+        self.merged = 0  # updates
+        self.error = ""  # what went wrong with it last
+        self._fact = 0.0  # when the latest fact was one
+
+    @property
+    def here(self) -> bool:
+        return self.state not in (DeviceState.AWAY, DeviceState.FAILED)
+
+    def become(self, state: DeviceState, at: float) -> None:
+        if at < self._fact:
+            return
+        self._fact = at
+        if state is not self.state:
+            self.state, self.since = state, at
+
+
+class FleetAccount:
+    """Feed it each node's records in order; how the nodes' are interleaved does not matter."""
+
+    def __init__(self) -> None:
+        self.devices: dict[NodeId, DeviceFacts] = {}
+        self.planning = False  # enough devices are here
+        self.began: float | None = None  # the training: when there was a plan
+        self.version = 0  # t
+        self.batches = 0  # that the server has trained on
+        self.accuracies: list[float] = []  # one an evaluation
+
+    def observe(self, record: Record) -> None:
+        if record.node == SERVER:
+            self._server(record)
+        else:
+            self._device(self.of(record.node), record)
+
+    def of(self, device: NodeId) -> DeviceFacts:
+        facts = self.devices.get(device)
+        if facts is None:
+            facts = self.devices[device] = DeviceFacts()
+        return facts
+
+    # ---- as the server sees it ---------------------------------------------------------------
+
+    def _server(self, record: Record) -> None:
+        at = record.at
+        match record.event:
+            case Connected(device):
+                self._heard(device, at).become(DeviceState.READYING, at)
+            case Disconnected(device):
+                facts = self.of(device)
+                if facts.state is not DeviceState.FAILED:
+                    facts.become(DeviceState.AWAY, at)
+            case Received(device, _, message):
+                self._received(self._heard(device, at), message, at)
+            case JobDone(_, job):
+                self._job_done(job, at)
+            case Evaluated(_, metrics):
+                self.accuracies += [value for name, value in metrics if name == "accuracy"]
+        for effect in record.effects:
+            self._effect(effect, at)
+
+    def _heard(self, device: NodeId, at: float) -> DeviceFacts:
+        facts = self.of(device)
+        facts.heard = max(facts.heard, at)
+        return facts
+
+    def _received(self, facts: DeviceFacts, message: Message, at: float) -> None:
+        match message:
+            case Join():
+                facts.join, facts.error = message, ""
+                facts.become(DeviceState.TRAINING if message.training else DeviceState.WAITING, at)
+            case ModelUpdate():
+                facts.become(DeviceState.WAITING, at)
+            case Failed():
+                facts.become(DeviceState.FAILED, at)
+
+    def _job_done(self, job: object, at: float) -> None:
+        match job:
+            case PlanRun():
+                self.began = at
+            case ServerStep() if job.part + 1 == job.parts:
+                self.batches += 1
+                self.of(job.origin).batches += 1
+            case Merge():
+                self.version += 1
+                for part in job.parts:
+                    self.of(part.device).merged += 1
+
+    def _effect(self, effect: Effect, at: float) -> None:
+        match effect:
+            case Send(device, _, GlobalModel(version=version)):
+                facts = self.of(device)
+                facts.version = version
+                facts.become(DeviceState.TRAINING, at)  # until it says more exactly
+            case Note(kind, device, text) if kind in _WORTH_TELLING:
+                self.of(device).error = text or kind
+            case Run(_, PlanRun()):
+                self.planning = True
+
+    # ---- as the device says it ---------------------------------------------------------------
+
+    def _device(self, facts: DeviceFacts, record: Record) -> None:
+        facts.heard = max(facts.heard, record.at)
+        if isinstance(record.event, JobFailed):
+            facts.become(DeviceState.FAILED, record.at)
+            facts.error = record.event.error
+        for effect in record.effects:
+            match effect:
+                case Run(_, Prepare() | LoadModel()):
+                    facts.become(DeviceState.LOADING, record.at)
+                case Run(_, ExportModel()) | Send(_, _, ModelUpdate()):
+                    facts.become(DeviceState.SENDING, record.at)
+                case Run():
+                    facts.become(DeviceState.TRAINING, record.at)

@@ -1,0 +1,77 @@
+"""What an operator would act on, said in a node's log as its records are made.
+
+That devices come and go is logged where connections are; what is here is what they say and do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from fedoptima.core.effects import Send
+from fedoptima.core.events import JobDone, Received
+from fedoptima.core.jobs import PlanRun
+from fedoptima.core.messages import Join, ModelUpdate
+from fedoptima.preprocess.plan import Plan
+from fedoptima.trace.record import Record
+
+_SELDOM = 10.0  # seconds at least between two lines on a device's rounds
+
+
+class ServerLog:
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+
+    def observe(self, record: Record) -> None:
+        match record.event:
+            case Received(device, _, Join() as join):
+                self._log.info("%s joined%s: %s", device, _brought(join), _introduced(join))
+            case JobDone(_, PlanRun(devices), text=text):
+                plan = _in_words(Plan.from_json(text))
+                self._log.info("planned for %d devices: %s", len(devices), plan)
+
+
+class DeviceLog:
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._rounds = 0
+        self._last = float("-inf")
+
+    def observe(self, record: Record) -> None:
+        for effect in record.effects:
+            if isinstance(effect, Send) and isinstance(effect.message, ModelUpdate):
+                self._handed_in(effect.message)
+
+    def _handed_in(self, update: ModelUpdate) -> None:
+        self._rounds += 1
+        now = time.monotonic()
+        if now - self._last < _SELDOM:
+            return
+        self._last = now
+        self._log.info(
+            "handed in %d rounds so far; the last one trained version %d on %d samples",
+            self._rounds,
+            update.version,
+            update.trained,
+        )
+
+
+def _introduced(join: Join) -> str:
+    speed, uplink = join.flops_per_second / 1e9, join.bytes_per_second * 8 / 1e6
+    return f"{join.samples} samples, {speed:.2f} GFLOP/s, uplink {uplink:.1f} Mbit/s"
+
+
+def _brought(join: Join) -> str:
+    if join.pending is not None:
+        return f" with an update of version {join.version}"
+    return f" in the middle of a round of version {join.version}" if join.training else ""
+
+
+def _in_words(plan: Plan) -> str:
+    if plan.split == len(plan.blocks):
+        return "every device trains the whole model"
+    first = plan.blocks[plan.split - 1].name
+    text = f"{plan.split} of {len(plan.blocks)} blocks are on the devices, up to {first}"
+    if plan.auxiliary_profile is None:
+        return text
+    return f"{text}, with an auxiliary network of {plan.auxiliary_profile.parameters:,} parameters"

@@ -1,0 +1,121 @@
+"""A TCP relay between devices and their server that can fail in the ways a network does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from threading import Event, Thread
+
+from fedoptima.runtime.address import Address
+
+DEADLINE = 10.0  # seconds, for what takes milliseconds
+
+
+class Proxy:
+    """Devices connect to ``address``. Its methods return when they have taken effect."""
+
+    def __init__(self, server: Address) -> None:
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._relays: set[_Relay] = set()
+        self._blocked = False
+        self.accepted = 0
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        listening = asyncio.run_coroutine_threadsafe(
+            asyncio.start_server(self._accept, "127.0.0.1", 0), self._loop
+        ).result(DEADLINE)
+        self.address = Address("127.0.0.1", listening.sockets[0].getsockname()[1])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(lambda: [relay.close() for relay in list(self._relays)])
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE)
+
+    def cut(self) -> None:
+        """All connections end, as when a router restarts. New ones are possible."""
+        self._do(lambda: [relay.close() for relay in list(self._relays)])
+
+    def block(self) -> None:
+        """All connections end, and nobody gets through until it is opened."""
+        self._blocked = True
+        self.cut()
+
+    def open(self) -> None:
+        self._blocked = False
+
+    def go_silent(self) -> None:
+        """What is connected stays so, but nothing gets through; neither side is told."""
+        self._do(lambda: [relay.go_silent() for relay in self._relays])
+
+    def lose_devices(self) -> None:
+        """The devices' ends are closed; the server is not told, and hears nothing more."""
+        self._do(lambda: [relay.lose_device() for relay in self._relays])
+
+    def _do(self, work: Callable[[], object]) -> None:
+        done = Event()
+
+        def do() -> None:
+            work()
+            done.set()
+
+        self._loop.call_soon_threadsafe(do)
+        assert done.wait(DEADLINE)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._blocked:
+            writer.transport.abort()
+            return
+        upward = await asyncio.open_connection(self._server.host, self._server.port)
+        self.accepted += 1
+        relay = _Relay((reader, writer), upward)
+        self._relays.add(relay)
+        await relay.run()
+        self._relays.discard(relay)
+
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Relay:
+    def __init__(self, device: Ends, server: Ends) -> None:
+        self._device = device
+        self._server = server
+        self._silent = False
+        self._closed = asyncio.Event()
+
+    async def run(self) -> None:
+        pumps = [
+            asyncio.create_task(self._pump(self._device[0], self._server[1])),
+            asyncio.create_task(self._pump(self._server[0], self._device[1])),
+        ]
+        await self._closed.wait()
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                if not self._silent:
+                    writer.write(data)
+                    await writer.drain()
+        except OSError:
+            pass
+        if not self._silent:
+            self.close()
+
+    def close(self) -> None:
+        for _, writer in (self._device, self._server):
+            writer.transport.abort()
+        self._closed.set()
+
+    def go_silent(self) -> None:
+        self._silent = True
+
+    def lose_device(self) -> None:
+        self._silent = True
+        self._device[1].transport.abort()
