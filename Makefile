@@ -15,8 +15,8 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  Another interpreter: make PYTHON=python3.12 ...   More test workers: make test TEST_WORKERS=8"
 
-demo: $(READY) ## Train on real handwritten digits over 8 uneven devices, and print what happened
-	$(BIN)/fedoptima simulate recipes/demo_digits.toml
+demo: $(READY) ## Train on real handwritten digits: a server and 4 uneven device processes, over TLS
+	$(BIN)/fedoptima run recipes/demo_network.toml --paced
 
 test: lint ## Check style and types, then run every test
 	$(BIN)/python -m pytest -n $(TEST_WORKERS)
@@ -26,7 +26,7 @@ lint: $(READY) ## Check style (ruff) and types (mypy)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY) ## Measure the simulator against a bare PyTorch loop, and its cost per event
+bench: $(READY) ## Measure simulator and network against bare loops, and the cost of scale
 	$(BIN)/python -m benchmarks.run
 
 clean: ## Remove .venv, caches and builds (results in runs/ stay)

@@ -16,12 +16,24 @@ from pathlib import Path
 import torch
 
 import fedoptima
-from benchmarks import dry_scale, fl_against_loop
+from benchmarks import (
+    dry_scale,
+    fl_against_loop,
+    network_device,
+    network_memory,
+    network_server,
+    wire,
+)
 
 MEASUREMENTS: dict[str, Callable[[], dict[str, object]]] = {
     "fl_against_loop": fl_against_loop.measure,
     "dry_scale": dry_scale.measure,
+    "network_device": network_device.measure,
+    "network_server": network_server.measure,
+    "wire": wire.measure,
+    "network_memory": network_memory.measure,
 }
+_BOUNDS = ("at most", "at least")
 
 
 def machine() -> dict[str, object]:
@@ -47,9 +59,10 @@ def main() -> None:
         figures = MEASUREMENTS[name]()
         results[name] = figures
         print(f"{name}: {figures['what']}")
-        print(f"  ratio {figures['ratio']:.3f} (at most {figures['at most']})", flush=True)
+        bounds = ", ".join(f"{bound} {figures[bound]}" for bound in _BOUNDS if bound in figures)
+        print(f"  {figures['ratio']:.3f} ({bounds})", flush=True)
         for key, value in figures.items():
-            if key not in ("what", "ratio", "at most"):
+            if key not in ("what", "ratio", *_BOUNDS):
                 print(f"  {key}: {_short(value)}", flush=True)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {arguments.out}")

@@ -107,6 +107,19 @@ def test_the_drivers_frames_keep_their_order() -> None:
     run(story())
 
 
+def test_the_drivers_frames_that_wait_are_counted() -> None:
+    async def story() -> None:
+        outbox = Outbox()
+        outbox.put(TurnOn())
+        outbox.put_frame(ping())
+        outbox.put_frame(ping())
+        assert outbox.unread == 2
+        await anext(outbox.frames())
+        assert outbox.unread == 1
+
+    run(story())
+
+
 def test_an_empty_outbox_waits_and_a_closed_one_ends() -> None:
     async def story() -> None:
         outbox = Outbox()

@@ -193,6 +193,7 @@ def test_a_device_comes_back_again_and_again(tmp_path: Path) -> None:
         run.start(*NAMES)
         run.gate.waits_at(LoadModel)
         for _ in range(3):
+            before = run.session
             run.proxy.cut()
             run.comes_back(before)
         records = run.finish()

@@ -18,26 +18,31 @@ class Proxy:
         self._server = server
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._relays: set[_Relay] = set()
+        self._relays: dict[_Relay, asyncio.Task[None]] = {}
         self._blocked = False
-        self.accepted = 0
 
     def __enter__(self) -> Proxy:
         self._thread.start()
-        listening = asyncio.run_coroutine_threadsafe(
+        self._listening = asyncio.run_coroutine_threadsafe(
             asyncio.start_server(self._accept, "127.0.0.1", 0), self._loop
         ).result(DEADLINE)
-        self.address = Address("127.0.0.1", listening.sockets[0].getsockname()[1])
+        self.address = Address("127.0.0.1", self._listening.sockets[0].getsockname()[1])
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._do(lambda: [relay.close() for relay in list(self._relays)])
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(DEADLINE)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(DEADLINE)
 
+    async def _end(self) -> None:
+        self._listening.close()
+        for relay in self._relays:
+            relay.close()
+        await asyncio.gather(*self._relays.values())
+
     def cut(self) -> None:
         """All connections end, as when a router restarts. New ones are possible."""
-        self._do(lambda: [relay.close() for relay in list(self._relays)])
+        self._do(lambda: [relay.close() for relay in self._relays])
 
     def block(self) -> None:
         """All connections end, and nobody gets through until it is opened."""
@@ -70,11 +75,8 @@ class Proxy:
             writer.transport.abort()
             return
         upward = await asyncio.open_connection(self._server.host, self._server.port)
-        self.accepted += 1
         relay = _Relay((reader, writer), upward)
-        self._relays.add(relay)
-        await relay.run()
-        self._relays.discard(relay)
+        self._relays[relay] = asyncio.create_task(relay.run())
 
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from queue import Queue
 
 import grpc
@@ -22,10 +22,9 @@ def hello(name: str, **said: object) -> wire.Frame:
 
 
 class RawPeer:
-    def __init__(self, server: Address) -> None:
-        self._channel = grpc.insecure_channel(
-            str(server), options=[("grpc.use_local_subchannel_pool", 1)]
-        )
+    def __init__(self, server: Address, options: Sequence[tuple[str, int]] = ()) -> None:
+        own = ("grpc.use_local_subchannel_pool", 1)
+        self._channel = grpc.insecure_channel(str(server), options=[own, *options])
         self._outgoing: Queue[bytes | None] = Queue()
         stream = self._channel.stream_stream(
             PATH, request_serializer=None, response_deserializer=None

@@ -391,11 +391,13 @@ def test_what_a_server_sent_is_never_lost_in_a_run_that_ended() -> None:
 
 def test_a_message_that_nobody_sent_and_nobody_minded_is_found() -> None:
     records = trace_of("fedoptima", ())
-    unheard = Record(records[-1].at, D0, Received(SERVER, 1, TurnOn()), [])
-    difference = first_difference("fedoptima", [*records, unheard])
+    gradient = GradientBatch(1, 0, Payload(PayloadId("server/0/9"), 4))
+    end = Record(records[-1].at, D0, Disconnected(SERVER, 1), [])
+    unheard = Record(records[-1].at, D0, Received(SERVER, 1, gradient), [])
+    difference = first_difference("fedoptima", [*records, end, unheard])
     assert difference is not None
-    assert (difference.number, difference.what) == (len(records) + 1, "received")
-    assert (difference.expected, difference.got) == ("nothing", "TurnOn()")
+    assert (difference.number, difference.what) == (len(records) + 2, "received")
+    assert (difference.expected, difference.got) == ("nothing", repr(gradient))
 
 
 def test_records_that_begin_in_the_middle_of_a_life_are_refused() -> None:

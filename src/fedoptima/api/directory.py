@@ -101,8 +101,9 @@ class RunDirectory:
         """Take back what a run that could not begin has left; anything else stays."""
         self.config.unlink(missing_ok=True)
         self.trace.unlink(missing_ok=True)
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
+        for folder in (self.devices, self.logs, self.path):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
     def write_result(self, result: Result) -> None:
         with self.metrics.open("w", newline="") as file:

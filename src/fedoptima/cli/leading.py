@@ -15,6 +15,7 @@ from fedoptima.cli.fleet_view import fleet_view
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import kept_in, said_on
 from fedoptima.cli.outcome import show_result
+from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedoptima.api.directory import RunDirectory
@@ -45,7 +46,13 @@ def lead(
     from fedoptima.api.serving import prepare_server
     from fedoptima.runtime.handshake_log import refusals_logged
 
-    console = stderr()
+    console, begun = stderr(), False
+
+    def ready(address: Address) -> None:
+        nonlocal begun
+        begun = True
+        view.ready(address)
+
     try:
         with ExitStack() as stack:
             stack.enter_context(said_on(console, logging.ERROR if quiet else logging.INFO))
@@ -58,8 +65,12 @@ def lead(
                 directory = RunDirectory.create(directory.path, setup.recipe, dry=False)
             stack.enter_context(kept_in(directory.logs / "server.log"))
             observe = None if quiet else view.observe
-            company = Company(view.ready, observe, interrupted, beside)
+            company = Company(ready, observe, interrupted, beside)
             return serve(setup, directory, listen=listen, tls=tls, resume=resume, company=company)
+    except ConfigError:
+        if not (begun or resume):
+            directory.discard()
+        raise
     except (Interrupted, KeyboardInterrupt) as stop:
         begun = f"; go on with: {shlex.join(again)}" if directory.config.exists() else ""
         console.print(f"stopped{begun}", soft_wrap=True)

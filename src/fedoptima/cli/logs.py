@@ -56,7 +56,7 @@ def said_on(console: Console, level: int) -> Iterator[None]:
 @contextmanager
 def kept_in(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
+    handler = logging.FileHandler(path, delay=True)  # no line, no file
     handler.setFormatter(logging.Formatter(_FILE_FORMAT))
     with attached(handler):
         yield

@@ -49,7 +49,7 @@ class DeviceLog:
             return
         self._last = now
         self._log.info(
-            "handed in %d rounds so far; the last one trained version %d on %d samples",
+            "round %d is handed in: version %d trained on %d samples",
             self._rounds,
             update.version,
             update.trained,
