@@ -39,7 +39,7 @@ def given() -> Given:
 
 
 def recorded(folder: Path, **changes: object) -> Result:
-    return run(out=folder, **{"epochs": 1.5, **changes})
+    return run(out=folder, **{"epochs": 1.0, **changes})
 
 
 def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:

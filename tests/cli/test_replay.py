@@ -8,23 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from fedoptima.api import load_recipe, simulate
-from fedoptima.cli.errors import explained
-from fedoptima.cli.replay import replay
-from tests.cli.conftest import TINY, Answer
-
-app = typer.Typer()
-app.command()(explained(replay))
-
-
-def call(*arguments: str | Path) -> Answer:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return Answer(result.exit_code, result.stdout, result.stderr)
+from tests.cli.conftest import TINY, Call
 
 
 @pytest.fixture(scope="module")
@@ -46,42 +32,42 @@ def digest(folder: Path) -> Iterator[str]:
     summary.write_text(text)
 
 
-def test_an_honest_run_is_identical(folder: Path) -> None:
-    answer = call(folder)
+def test_an_honest_run_is_identical(call: Call, folder: Path) -> None:
+    answer = call("replay", folder)
     assert answer.code == 0
     with gzip.open(folder / "trace.jsonl.gz", "rt") as file:
         records = len(file.readlines()) - 1
     assert answer.words == f"identical: {records} records of 4 nodes"
 
 
-def test_its_weights_are_those_of_its_jobs(folder: Path, digest: str) -> None:
-    answer = call(folder, "--weights")
+def test_its_weights_are_those_of_its_jobs(call: Call, folder: Path, digest: str) -> None:
+    answer = call("replay", folder, "--weights")
     assert answer.code == 0
     assert answer.words.startswith("identical: ")
     assert answer.words.endswith(f"4 nodes, weights {digest[:12]}")
 
 
-def test_other_weights_end_with_code_1(folder: Path, digest: str) -> None:
+def test_other_weights_end_with_code_1(call: Call, folder: Path, digest: str) -> None:
     summary = folder / "summary.json"
     summary.write_text(summary.read_text().replace(digest, "f" * 64))
-    answer = call(folder, "--weights")
+    answer = call("replay", folder, "--weights")
     assert answer.code == 1
     assert f"different: weights {'f' * 12} recorded, {digest[:12]} from" in answer.words
-    assert call(folder).code == 0
+    assert call("replay", folder).code == 0
 
 
-def test_the_outcome_as_json(folder: Path, digest: str) -> None:
-    answer = call(folder, "--json", "--weights")
+def test_the_outcome_as_json(call: Call, folder: Path, digest: str) -> None:
+    answer = call("replay", folder, "--json", "--weights")
     assert answer.code == 0
     said = json.loads(answer.out)
     assert said["identical"] is True
     assert said["difference"] is None
     assert said["weights"] == {"recorded": digest, "executed": digest, "problem": ""}
     assert next(iter(said["nodes"])) == "server"
-    assert json.loads(call(folder, "--json").out)["weights"] is None
+    assert json.loads(call("replay", folder, "--json").out)["weights"] is None
 
 
-def test_the_first_difference_is_shown(folder: Path, tmp_path: Path) -> None:
+def test_the_first_difference_is_shown(call: Call, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     with gzip.open(folder / "trace.jsonl.gz", "rt") as file:
         lines = file.read().splitlines()
@@ -89,16 +75,16 @@ def test_the_first_difference_is_shown(folder: Path, tmp_path: Path) -> None:
     spoilt = lines[at].replace('["TurnOn"]', '["HandIn"]', 1)
     with gzip.open(tmp_path / "trace.jsonl.gz", "wt") as file:
         file.write("\n".join([*lines[:at], spoilt, *lines[at + 1 :], ""]))
-    answer = call(tmp_path)
+    answer = call("replay", tmp_path)
     assert answer.code == 1
     assert answer.words.startswith(f"different: record {at} (server was told ")
     assert "expected HandIn(), got TurnOn()" in answer.words
-    said = json.loads(call(tmp_path, "--json").out)
+    said = json.loads(call("replay", tmp_path, "--json").out)
     assert said["identical"] is False
     assert said["difference"]["record"] == at
 
 
-def test_a_folder_without_a_run_is_the_users_error(tmp_path: Path) -> None:
-    answer = call(tmp_path)
+def test_a_folder_without_a_run_is_the_users_error(call: Call, tmp_path: Path) -> None:
+    answer = call("replay", tmp_path)
     assert answer.code == 2
     assert "no run is here" in answer.complaint

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Halt, Note, Run, Send
-from fedoptima.core.events import Connected, Disconnected, Event, JobDone, JobFailed, Received
+from fedoptima.core.events import Event, JobDone, JobFailed, Received
 from fedoptima.core.jobs import ServerStep
 from fedoptima.core.messages import (
     ActivationBatch,
@@ -21,69 +19,25 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.server import ServerCore
-from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.sim.faults import Change, Churn
-from fedoptima.trace.difference import Difference
+from fedoptima.sim.faults import Churn
 from fedoptima.trace.record import Record
-from fedoptima.trace.replay import Verdict, replay_trace
+from fedoptima.trace.replay import replay_trace
 from tests.support.rows import DEFAULTS, ROWS
-from tests.support.world import Description, Device, World
-
-D0, D1, D2 = NodeId("d0"), NodeId("d1"), NodeId("d2")
-DEVICES = (Device(), Device(speed=2.0, latency=0.3), Device(speed=3.0))
-CHANGES = (
-    Change(1.0, D0, "cut"),
-    Change(2.0, D0, "restore"),
-    Change(3.0, D1, "leave"),
-    Change(5.0, D1, "return"),
-    Change(6.0, D2, "hang"),
-    Change(9.0, D2, "leave"),
-    Change(10.0, D2, "return"),
+from tests.support.world import Device, World
+from tests.trace.traces import (
+    D0,
+    D1,
+    D2,
+    changed,
+    first_difference,
+    fresh_server,
+    index_of,
+    received,
+    replay,
+    trace_of,
+    world,
 )
-Trace = tuple[Record, ...]
-
-
-def world(name: str, **options: object) -> World:
-    usual: dict[str, object] = {"devices": DEVICES, "stop": StopRule(rounds=6)}
-    return World(Description(ROWS[name](DEFAULTS), **{**usual, **options}))  # type: ignore[arg-type]
-
-
-@cache
-def trace_of(name: str, changes: tuple[Change, ...] = CHANGES) -> Trace:
-    story = world(name, changes=changes)
-    story.run()
-    return tuple(story.records)
-
-
-def fresh_server(name: str) -> Callable[[], ServerCore]:
-    settings = world(name).server._settings
-    return lambda: ServerCore(ROWS[name](DEFAULTS), settings)
-
-
-def replay(name: str, records: Sequence[Record]) -> Verdict:
-    return replay_trace(records, fresh_server(name))
-
-
-def first_difference(name: str, records: Sequence[Record]) -> Difference | None:
-    return replay(name, records).difference
-
-
-def changed(records: Sequence[Record], index: int, **change: object) -> list[Record]:
-    return [*records[:index], replace(records[index], **change), *records[index + 1 :]]  # type: ignore[arg-type]
-
-
-def index_of(records: Sequence[Record], wanted: Callable[[Record], bool]) -> int:
-    return next(index for index, record in enumerate(records) if wanted(record))
-
-
-def received(kind: type, by: NodeId) -> Callable[[Record], bool]:
-    def wanted(record: Record) -> bool:
-        event = record.event
-        return record.node == by and isinstance(event, Received) and isinstance(event.message, kind)
-
-    return wanted
-
 
 # ---- runs as they are ----------------------------------------------------------------------------
 
@@ -325,92 +279,3 @@ def test_a_job_answered_that_was_never_ordered_is_caught() -> None:
     assert difference is not None
     assert (difference.number, difference.got) == (step + 1, "'d9/0/9'")
     assert difference.what == "the job answered.job.data.id"
-
-
-# ---- records that are lost -----------------------------------------------------------------------
-
-
-def of_device(records: Sequence[Record], device: NodeId) -> list[int]:
-    return [index for index, record in enumerate(records) if record.node == device]
-
-
-def without(records: Sequence[Record], indices: Sequence[int]) -> list[Record]:
-    lost = set(indices)
-    return [record for index, record in enumerate(records) if index not in lost]
-
-
-@pytest.mark.parametrize("name", ["fedbuff", "splitfed", "fedoptima"])
-def test_a_killed_device_may_have_lost_its_last_records(name: str) -> None:
-    records = trace_of(name)
-    own = of_device(records, D1)
-    births = [i for i in own if isinstance(records[i].event, Connected)]
-    assert len(births) == 2, "d1 lives twice"
-    first_life = [i for i in own if i < births[1]]
-    for lost in range(len(first_life) + 1):
-        assert (
-            first_difference(name, without(records, first_life[len(first_life) - lost :])) is None
-        )
-    second_life = [i for i in own if i >= births[1]]
-    for lost in range(len(second_life) + 1):
-        rest = without(records, second_life[len(second_life) - lost :])
-        assert first_difference(name, rest) is None
-
-
-@pytest.mark.parametrize("name", ["fedbuff", "splitfed", "fedoptima"])
-def test_records_lost_in_the_middle_of_a_life_are_missed(name: str) -> None:
-    records = trace_of(name, ())
-    own = of_device(records, D0)
-    sends = [i for i in own if any(isinstance(e, Send) for e in records[i].effects)]
-    assert len(sends) > 3
-    for index in sends[:-1]:
-        assert first_difference(name, without(records, [index])) is not None
-
-
-def test_a_whole_session_lost_in_the_middle_of_a_life_is_missed() -> None:
-    records = trace_of("fedasync")
-    own = of_device(records, D0)  # cut off once, and back in the same life
-    back = [i for i in own if isinstance(records[i].event, Connected)][1]
-    first = [i for i in own if i < back]
-    assert first_difference("fedasync", without(records, first)) is not None
-
-
-def test_a_device_without_any_records_is_taken_at_the_servers_word() -> None:
-    records = trace_of("fedoptima")
-    assert first_difference("fedoptima", without(records, of_device(records, D2))) is None
-
-
-def test_what_a_server_sent_is_never_lost_in_a_run_that_ended() -> None:
-    """So a device that heard more than the server said is caught."""
-    records = trace_of("fedoptima", ())
-    last = max(index for index, r in enumerate(records) if received(GlobalModel, D0)(r))
-    more = [*records[: last + 1], records[last], *records[last + 1 :]]
-    assert first_difference("fedoptima", more) is not None
-    alone = [record for record in records if record.node != SERVER]
-    assert first_difference("fedoptima", alone) is None  # the server's records are all lost
-
-
-def test_a_message_that_nobody_sent_and_nobody_minded_is_found() -> None:
-    records = trace_of("fedoptima", ())
-    gradient = GradientBatch(1, 0, Payload(PayloadId("server/0/9"), 4))
-    end = Record(records[-1].at, D0, Disconnected(SERVER, 1), [])
-    unheard = Record(records[-1].at, D0, Received(SERVER, 1, gradient), [])
-    difference = first_difference("fedoptima", [*records, end, unheard])
-    assert difference is not None
-    assert (difference.number, difference.what) == (len(records) + 2, "received")
-    assert (difference.expected, difference.got) == ("nothing", repr(gradient))
-
-
-def test_records_that_begin_in_the_middle_of_a_life_are_refused() -> None:
-    records = [r for r in trace_of("fl") if r.node == D0][1:]
-    difference = first_difference("fl", records)
-    assert difference is not None
-    assert "first record" in difference.what
-    assert difference.number == 1
-
-
-def test_a_session_ended_and_begun_again_needs_no_word_of_its_end() -> None:
-    """A device may learn of the end of a session from the beginning of the next."""
-    records = trace_of("fl", CHANGES[:2])
-    own = of_device(records, D0)
-    end = next(i for i in own if isinstance(records[i].event, Disconnected))
-    assert first_difference("fl", without(records, [end])) is None

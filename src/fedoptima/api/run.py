@@ -100,6 +100,7 @@ class _Run:
                 if stop or (clock.checkpoint_due and simulation.outcome is None):
                     self._save_checkpoint()
                     clock.saved()
+                self._trace.keep_readable()
                 if observer is not None:
                     observer(self._watch)
                 if stop:

@@ -240,6 +240,7 @@ class _ServerRun:
                 asked = True
                 self._node.interrupt()
             look()
+            self._trace.keep_readable()
             if beside is not None and beside.done():
                 beside.result()  # raises what ended it
             await asyncio.wait({self._node.outcome}, timeout=_GLANCE)

@@ -19,6 +19,7 @@ from fedoptima.cli.errors import INTERRUPTED, explained
 from fedoptima.cli.fleets import fleets
 from fedoptima.cli.methods import methods
 from fedoptima.cli.plan import plan
+from fedoptima.cli.replay import replay
 from fedoptima.cli.run import run
 from fedoptima.cli.server import server
 from fedoptima.cli.simulate import simulate
@@ -32,7 +33,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (run, server, device, simulate, compare, plan, methods, datasets, fleets):
+for command in (
+    *(run, server, device, simulate, compare),
+    *(plan, replay, methods, datasets, fleets),
+):
     app.command()(explained(command))
 app.add_typer(certs)
 

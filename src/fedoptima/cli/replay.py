@@ -50,6 +50,6 @@ def _with_weights(said: str, weights: Weights) -> str:
     if weights.identical:
         return f"{said}, weights {weights.executed[:_DIGEST]}"
     if weights.problem:
-        return f"{said}\ndifferent: the weights cannot be computed again: {weights.problem}"
+        return f"{said}\nbut its weights cannot be computed again: {weights.problem}"
     recorded, executed = weights.recorded[:_DIGEST], weights.executed[:_DIGEST]
     return f"{said}\ndifferent: weights {recorded} recorded, {executed} from the recorded jobs"

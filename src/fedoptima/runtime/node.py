@@ -154,6 +154,8 @@ class Node:
         self.tell(TimerFired(key))
 
     def close(self) -> None:
+        """Nothing is heard any more."""
+        self.outcome.cancel()
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()

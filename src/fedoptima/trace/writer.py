@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.trace.record import Record
 
 SCHEMA = 1
+_READABLE_AFTER = 1.0  # seconds: each flush costs some compression
 COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
 
 
@@ -86,6 +88,13 @@ class TraceWriter:
             self._member.write(line)
             self._member.write("\n")
 
+    def keep_readable(self) -> None:
+        """Let onlookers read what was written until a second ago; to be called again and again."""
+        now = time.monotonic()
+        if self._member and now - self._flushed >= _READABLE_AFTER:
+            self._flushed = now
+            self._member.flush()
+
     def mark(self) -> Mark:
         """Everything written so far is on disk and readable when this returns."""
         self._close_member()
@@ -103,6 +112,7 @@ class TraceWriter:
             self._file.close()
 
     def _open_member(self) -> None:
+        self._flushed = time.monotonic()
         self._member: io.TextIOWrapper | None = None
         if self._file:
             # mtime=0: the same run gives the same bytes.
