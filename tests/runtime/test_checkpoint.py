@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedoptima.core.effects import Evaluate, Run
 from fedoptima.core.errors import ConfigError, InvariantBroken
+from fedoptima.core.events import Disconnected
 from fedoptima.core.jobs import Merge, ServerStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.server import ServerCore
@@ -243,10 +244,10 @@ def test_a_checkpoint_is_read_or_an_older_one_but_never_a_newer_one(tmp_path: Pa
         read_checkpoint(first, CPU)
 
 
-def test_an_update_waiting_for_others_is_in_the_core(tmp_path: Path) -> None:
-    """Not only the running job has payloads: what is queued or held back has them, too."""
+def test_a_change_that_waits_in_a_buffer_is_kept(tmp_path: Path) -> None:
+    """It counts as used: its device will not hand it in again."""
     records: list[Record] = []
-    assembly = set_up(records, method={"name": "fl"})
+    assembly = set_up(records, method={"name": "fedbuff"})
     simulation = assembly.simulation
 
     def one_has_handed_in() -> bool:
@@ -273,3 +274,22 @@ def test_an_update_waiting_for_others_is_in_the_core(tmp_path: Path) -> None:
     saved = read_checkpoint(path, CPU).payloads()
     assert same(saved[update.id], update.value)  # type: ignore[arg-type]
     assert all(node == SERVER for node in read_checkpoint(path, CPU).of_engines())
+
+
+def test_activations_that_wait_are_not_kept_for_their_devices_will_be_gone(tmp_path: Path) -> None:
+    still = StandingStill("fedoptima", ServerStep)
+    still.simulation.run(lambda: still.core._scheduler.buffered > 0 and bool(still._job()))
+    found = restored_from(still, tmp_path)
+    kept = read_checkpoint(newest_checkpoints(tmp_path)[0], CPU).payloads()
+    step = still.running.job
+    assert isinstance(step, ServerStep)
+    batches = {name for name, value in kept.items() if "labels" in dict(value)}  # type: ignore[call-overload]
+    assert batches == {step.data.id}
+    for device, session in sorted(found.core.sessions.items()):
+        found.core.handle(Disconnected(device, session), 13.0)
+    assert found.core._scheduler.buffered == 0
+
+
+def restored_from(still: StandingStill, folder: Path) -> Restored:
+    still.kept(folder)
+    return restored(folder, still.fresh_engine())

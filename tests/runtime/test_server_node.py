@@ -221,8 +221,8 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
         (tmp_path / "checkpoints").unlink()  # and there is room again
         stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
         await stage.until(lambda: len(sent(session, GlobalModel)) == 2)
-        await stage.end()
         assert not stage.node.outcome.done()
+        await stage.end()
         assert stage.kept(setup)[0].core.planned
 
     asyncio.run(story())

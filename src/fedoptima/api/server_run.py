@@ -171,6 +171,7 @@ class _ServerRun:
             run=restored.run if restored else secrets.token_hex(8),
             life=restored.life + 1 if restored else 0,
             keeper=keeper,
+            patience=recipe.deploy.patience,
             device_traces=self._directory.devices,
             log=LOG,
         )

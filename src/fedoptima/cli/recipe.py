@@ -62,6 +62,6 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if str(path) in str(error):
+        if str(path) in str(error) or str(error).startswith("--"):  # an option's mistake
             raise
         raise ConfigError(f"{path}: {error}") from error

@@ -118,6 +118,11 @@ def _folder(
         return directory, kept, True
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima server recipes/demo_digits.toml")
+    if path is not None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(
+            f"--run-dir {path}: exists already; choose another, or go on with what it holds by "
+            "adding --resume"
+        )
     if path is None:
         path = fresh_directory(Path("runs"), f"{recipe.name}-{recipe.method.name}")
     return RunDirectory(path), recipe, False

@@ -48,6 +48,7 @@ class AggregationPolicy(Protocol):
         fleet: Fleet,
         now: float,
     ) -> Decision: ...
+    def holds(self, device: NodeId) -> bool: ...  # an update that goes if the device does
     def left(self, device: NodeId) -> None: ...
     def reconsider(self, *, fleet: Fleet, now: float) -> Decision: ...  # after a leave, in time
     def check(self) -> None: ...
@@ -92,6 +93,9 @@ class AsyncStaleness:
         weight = self.rule.weight(version - update.version)
         merge = Merge(1 - weight, (Part(device, weight, update.data),), refresh=(device,))
         return Decision(merge, (device,), ((device, update),))
+
+    def holds(self, device: NodeId) -> bool:
+        return False
 
     def left(self, device: NodeId) -> None:
         pass
@@ -139,6 +143,9 @@ class Barrier:
         if self.timeout is not None and self.deadline is None:
             self.deadline = now + self.timeout
         return self.reconsider(fleet=fleet, now=now)
+
+    def holds(self, device: NodeId) -> bool:
+        return device in self._pool
 
     def left(self, device: NodeId) -> None:
         self._pool.pop(device, None)
@@ -212,6 +219,9 @@ class Buffered:
         self._pool.clear()
         merge = Merge(1.0, parts, refresh=(device,), server_optimizer=self.server_optimizer)
         return Decision(merge, (device,), settled)
+
+    def holds(self, device: NodeId) -> bool:
+        return False
 
     def left(self, device: NodeId) -> None:
         pass

@@ -99,6 +99,19 @@ class ServerCore:
         return self._roster.sessions
 
     @property
+    def has_barrier(self) -> bool:
+        """Does a merge wait for all who are there?"""
+        return self._aggregation.closes_round
+
+    def leaving_order(self) -> list[tuple[NodeId, int]]:
+        """Every session, in the order in which they end when all end at once.
+
+        Those whose updates wait behind a barrier go first: it must not open for whoever is left.
+        """
+        holds = self._aggregation.holds
+        return sorted(self._roster.sessions.items(), key=lambda item: (not holds(item[0]), item[0]))
+
+    @property
     def members(self) -> Mapping[NodeId, Member]:
         """Who has joined."""
         return self._roster.members

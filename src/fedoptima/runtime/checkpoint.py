@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedoptima.core.effects import Evaluate, Run
 from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.events import Disconnected
 from fedoptima.core.plain import freeze, thaw
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, PayloadId
@@ -71,9 +72,11 @@ def capture(
     ``life`` counts the server's processes in this run; ``mark`` is where its trace is.
     """
     payloads: dict[PayloadId, object] = {}
+    plain = freeze(core, payloads)
+    needed = _needed(plain, payloads, now)
     state: dict[str, object] = {
-        "core": freeze(core, payloads),
-        "running": freeze(running, payloads),
+        "core": plain,
+        "running": freeze(running, needed),
         "timers": dict(timers),
         "evaluations": freeze(tuple(evaluations)),
         "sessions": sessions,
@@ -82,7 +85,23 @@ def capture(
         "now": now,
         "trace": [mark.nbytes, mark.records],
     }
-    return Captured(state, payloads)
+    return Captured(state, needed)
+
+
+def _needed(
+    plain: object, payloads: Mapping[PayloadId, object], now: float
+) -> dict[PayloadId, object]:
+    """The payloads that a restored server can still use.
+
+    Its devices are gone, and with them their queued activations, nearly all of the memory. Which is
+    for the core to say: a copy of it is told what the restored one will be told.
+    """
+    needed: dict[PayloadId, object] = {}
+    copy = cast(ServerCore, thaw(plain, payloads))
+    for device, session in copy.leaving_order():
+        freeze(copy.handle(Disconnected(device, session), now), needed)
+    freeze(copy, needed)
+    return needed
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ def why_not(listen: Address) -> str:
         socket.create_server((listen.host, listen.port), family=_family(listen)).close()
     except OSError as error:
         way_out = _WAYS_OUT.get(error.errno or 0, "choose another address")
-        return f"{where} ({error.strerror}); {way_out}"
+        reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
+        return f"{where} ({reason}); {way_out}"
     return f"{where} (but it can be now); try again"
 
 

@@ -30,6 +30,7 @@ from fedoptima.engine.determinism import prepare_thread
 from fedoptima.engine.evaluate import Metrics
 from fedoptima.runtime.checkpoint import Restored
 from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.homecoming import Homecoming
 from fedoptima.runtime.keeper import Keeper
 from fedoptima.runtime.node import Node
 from fedoptima.runtime.session import Refusal, Session
@@ -58,6 +59,7 @@ class ServerNode(Node):
         run: str,
         life: int,
         keeper: Keeper | None,
+        patience: float = 60.0,
         device_traces: Path | None,
         log: logging.Logger,
     ) -> None:
@@ -75,6 +77,8 @@ class ServerNode(Node):
             1, thread_name_prefix="evaluation", initializer=prepare_thread
         )
         self._interrupted = False
+        self._patience = patience
+        self._homecoming = Homecoming((), patience, self._welcome_back)  # nobody is away
 
     # ---- sessions ----------------------------------------------------------------------------
 
@@ -86,6 +90,9 @@ class ServerNode(Node):
     def opened(self, session: Session) -> None:
         self.sessions[session.device] = session
         self.log.info("%s connected from %s", session.device, session.peer)
+        if not self._homecoming.over:
+            self._homecoming.opened(session)
+            return
         self.tell(Connected(session.device, session.number))
 
     def closed(self, session: Session, why: str = "") -> None:
@@ -93,6 +100,9 @@ class ServerNode(Node):
         if self.sessions.get(session.device) is not session:
             return
         del self.sessions[session.device]
+        if self._homecoming.holds(session):
+            self._homecoming.closed(session)
+            return
         machine, device = self.machine, session.device
         # One that has failed is no session of the core's any more.
         early = device in machine.sessions and device not in machine.members
@@ -104,7 +114,11 @@ class ServerNode(Node):
         if self.sessions.get(session.device) is not session:
             return
         self.engine.admit(message)
-        self.tell(Received(session.device, session.number, self.engine.receive(message)))
+        message = self.engine.receive(message)
+        if self._homecoming.holds(session):
+            self._homecoming.received(session, message)
+            return
+        self.tell(Received(session.device, session.number, message))
 
     def send(self, effect: Send) -> None:
         session = self.sessions.get(effect.to)
@@ -220,8 +234,16 @@ class ServerNode(Node):
             self.start(restored.running)
         for key, at in restored.timers.items():
             self.set_timer(key, at)
-        for device, session in sorted(self.machine.sessions.items()):
+        if self.machine.has_barrier:
+            expected = list(self.machine.members)
+            self._homecoming = Homecoming(expected, self._patience, self._welcome_back)
+        for device, session in self.machine.leaving_order():
             self.tell(Disconnected(device, session))
+
+    def _welcome_back(self, session: Session, messages: list[Message]) -> None:
+        self.tell(Connected(session.device, session.number))
+        for message in messages:
+            self.tell(Received(session.device, session.number, message))
 
     def interrupt(self) -> None:
         """Stop where the run can be gone on from: now, or when the running job is done."""
@@ -241,6 +263,7 @@ class ServerNode(Node):
     async def close_up(self) -> None:
         """After the end: what is on its way to the disk gets there."""
         self.close()
+        self._homecoming.close()
         if self._keeper is not None:
             await self._keeper.close()
         self._evaluator.shutdown(wait=False, cancel_futures=True)

@@ -147,7 +147,8 @@ class ServerStreams:
 
     def _refuse_at_the_end(self) -> None:
         outcome = self._node.outcome
-        if outcome.done() and outcome.exception() is not None:  # it may be resumed: come again
+        if outcome.cancelled() or (outcome.done() and outcome.exception() is not None):
+            # It may be resumed: the device is to come again.
             raise Refused(Refusal(grpc.StatusCode.UNAVAILABLE, "the server is breaking down"))
         if self._closing or outcome.done():
             raise Refused(Refusal(grpc.StatusCode.NOT_FOUND, "the run is over"))

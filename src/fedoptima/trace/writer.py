@@ -112,7 +112,7 @@ class TraceWriter:
             self._file.close()
 
     def _open_member(self) -> None:
-        self._flushed = time.monotonic()
+        self._flushed: float = time.monotonic()
         self._member: io.TextIOWrapper | None = None
         if self._file:
             # mtime=0: the same run gives the same bytes.

@@ -1,0 +1,215 @@
+"""kill -9 and Ctrl-C, of devices and of the server, as processes with the real commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedoptima.api.replay import replay
+from fedoptima.core.effects import Send
+from fedoptima.core.events import Connected, Disconnected, JobDone, Received
+from fedoptima.core.jobs import ExportModel, Merge
+from fedoptima.core.messages import GlobalModel, Join, ModelUpdate
+from fedoptima.core.types import SERVER
+from fedoptima.trace.reader import read_trace
+from fedoptima.trace.record import Record
+from tests.support.network import until
+from tests.support.processes import Command, Fleet, fleet
+
+FOR_EVER = ("--set", "stop.hours=1")  # until the test has seen enough
+ROUND = ("--gflops", "0.0004")  # a round takes about half a second
+
+
+def sends(records: list[Record], kind: type) -> list[Send]:
+    effects = (effect for record in records for effect in record.effects)
+    return [e for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+
+def has_sent(fleet: Fleet, name: str, kind: type, times: int = 1) -> None:
+    until(
+        lambda: len(sends(fleet.records_of(name), kind)) >= times,
+        f"{name} has recorded {times} {kind.__name__}",
+    )
+
+
+def lives_of(name: str, records: list[Record]) -> list[int]:
+    """As the server has heard of them."""
+    joins = (
+        event.message
+        for record in records
+        if record.node == SERVER
+        and isinstance(event := record.event, Received)
+        and event.sender == name
+    )
+    return [join.incarnation for join in joins if isinstance(join, Join)]
+
+
+def updates(records: list[Record]) -> list[str]:
+    """The payloads that were merged, in order."""
+    jobs = (record.event.job for record in records if isinstance(record.event, JobDone))
+    return [part.data.id for job in jobs if isinstance(job, Merge) for part in job.parts]
+
+
+def stop(server: Command, *devices: Command) -> None:
+    server.interrupt()
+    assert server.ends() == 130, server.said
+    for device in devices:
+        assert device.ends() == 0, device.said
+        assert "stopped by its operator" in device.said
+
+
+def recorded(fleet: Fleet) -> list[Record]:
+    again = replay(fleet.run)
+    assert again.difference is None, again.difference
+    return list(read_trace(fleet.run / "trace.jsonl.gz"))
+
+
+# ---- a device is killed ----------------------------------------------------------------------
+
+
+def test_a_device_is_killed_while_it_waits_for_the_run_to_begin(tmp_path: Path) -> None:
+    with fleet(tmp_path, "fl") as run:
+        server = run.start_server(*FOR_EVER)
+        first = run.start_device("pi-1", *ROUND)
+        server.says("pi-1 joined")
+        first.kill()
+        server.says("pi-1 left")
+        again, other = run.start_device("pi-1", *ROUND), run.start_device("pi-2", *ROUND)
+        has_sent(run, "pi-1", ModelUpdate, times=2)
+        stop(server, again, other)
+        records = recorded(run)
+    assert lives_of("pi-1", records) == [0, 1]
+    assert any(part.startswith("pi-1/1/") for part in updates(records))
+
+
+def test_a_device_is_killed_in_the_middle_of_an_upload(tmp_path: Path) -> None:
+    with fleet(tmp_path, "fl", width=64) as run:  # 160 kB of weights: many seconds of uplink
+        server = run.start_server(*FOR_EVER)
+        first = run.start_device("pi-1", "--up-mbps", "0.05")
+        other = run.start_device("pi-2")
+        has_sent(run, "pi-1", ModelUpdate)
+        first.kill()
+        server.says("pi-1 left")
+        has_sent(run, "pi-2", ModelUpdate, times=3)  # training goes on
+        again = run.start_device("pi-1")
+        has_sent(run, "pi-1", ModelUpdate, times=3)
+        stop(server, again, other)
+        records = recorded(run)
+    assert lives_of("pi-1", records) == [0, 1]
+    merged = updates(records)
+    assert not any(part.startswith("pi-1/0/") for part in merged), "half an update is none"
+    assert any(part.startswith("pi-1/1/") for part in merged)
+
+
+def test_a_device_is_killed_while_its_update_waits_to_be_merged(tmp_path: Path) -> None:
+    with fleet(tmp_path, "fl") as run:
+        server = run.start_server(*FOR_EVER)
+        first = run.start_device("pi-1")
+        slow = run.start_device("pi-2", "--gflops", "0.00004")  # a round of seconds
+        has_sent(run, "pi-1", ModelUpdate)
+        assert not sends(run.records_of("pi-2"), ModelUpdate), "the barrier is closed"
+        first.kill()
+        server.says("pi-1 left")
+        again = run.start_device("pi-1")
+        server.says("pi-1 joined", times=2)
+        has_sent(run, "pi-1", ModelUpdate, times=3)
+        stop(server, again, slow)
+        records = recorded(run)
+    assert lives_of("pi-1", records) == [0, 1]
+    merged = updates(records)
+    assert not any(part.startswith("pi-1/0/") for part in merged), "the barrier let go of it"
+    assert any(part.startswith("pi-1/1/") for part in merged)
+
+
+# ---- the server is killed --------------------------------------------------------------------
+
+
+def version_kept(run: Fleet) -> int:
+    """Of the newest checkpoint; 0: there is none."""
+    newest = max((run.run / "checkpoints").glob("[0-9]*/state.json"), default=None)
+    return int(json.loads(newest.read_text())["core"][1]["version"]) if newest else 0
+
+
+def received_versions(records: list[Record]) -> list[int]:
+    messages = (record.event.message for record in records if isinstance(record.event, Received))
+    return [message.version for message in messages if isinstance(message, GlobalModel)]
+
+
+def test_a_killed_server_goes_on_with_the_same_devices(tmp_path: Path) -> None:
+    ends = ("--set", "stop.rounds=6")
+    with fleet(tmp_path, "fedoptima") as run:
+        server = run.start_server(*ends)
+        devices = [run.start_device(name, *ROUND) for name in ("pi-1", "pi-2")]
+        until(lambda: version_kept(run) >= 4, "a few merges are kept")
+        server.kill()
+        assert all(device.alive for device in devices)
+        server = run.start_server(resume=True)
+        assert server.ends() == 0, server.said
+        assert [device.ends() for device in devices] == [0, 0]
+        records = recorded(run)
+        own = {name: run.records_of(name) for name in ("pi-1", "pi-2")}
+    assert "going on from" in server.said
+    assert lives_of("pi-1", records) == lives_of("pi-2", records) == [0, 0]
+    resumed_at = at_resume(records)
+    before = [r for name in own for r in own[name] if r.at < resumed_at]
+    after = [
+        send.message.version
+        for send in sends([r for r in records if r.at >= resumed_at], GlobalModel)
+        if isinstance(send.message, GlobalModel)
+    ]
+    repeated = max(received_versions(before)) - (min(after) - 1)
+    assert 0 <= repeated <= 1, "one checkpoint interval is one merge"
+    assert finished_offline(own, updates(records))
+
+
+def at_resume(records: list[Record]) -> float:
+    """When the server that went on had ended the sessions of the one before."""
+    life = next(
+        record.at
+        for record in records
+        if record.node == SERVER
+        and isinstance(record.event, JobDone)
+        and record.event.result.id.startswith("server/1/")
+    )
+    ended = [
+        record.at
+        for record in records
+        if record.node == SERVER and isinstance(record.event, Disconnected) and record.at < life
+    ]
+    return ended[-1]
+
+
+def finished_offline(own: dict[str, list[Record]], merged: list[str]) -> list[str]:
+    """Updates that were finished without a server, handed in to the next one, and used."""
+    found = []
+    for records in own.values():
+        for record in records:
+            event = record.event
+            if isinstance(event, JobDone) and isinstance(event.job, ExportModel):
+                offline = not record.effects
+                if offline and event.result.id in merged:
+                    found.append(event.result.id)
+    return found
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------
+
+
+def test_an_interrupted_server_tells_its_devices_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    ends = ("--set", "stop.rounds=6")
+    with fleet(tmp_path, "splitfed") as run:
+        server = run.start_server(*ends)
+        devices = [run.start_device(name, *ROUND) for name in ("pi-1", "pi-2")]
+        has_sent(run, "pi-1", ModelUpdate, times=2)
+        stop(server, *devices)
+        assert "--resume" in server.said, "it says how to go on"
+        before = recorded(run)
+        server = run.start_server(resume=True)
+        devices = [run.start_device(name) for name in ("pi-1", "pi-2")]
+        assert server.ends() == 0, server.said
+        assert [device.ends() for device in devices] == [0, 0]
+        records = recorded(run)
+    assert 0 < len(updates(before)) < len(updates(records)) == 12
+    assert lives_of("pi-1", records) == [0, 1]
+    connected = [r for r in records if r.node == SERVER and isinstance(r.event, Connected)]
+    assert len(connected) == 4

@@ -1,0 +1,157 @@
+"""The real commands as real processes, which can be killed.
+
+They are forked from a server process that has loaded torch already: starting one takes a moment
+instead of seconds. Waits have deadlines; whatever is still running when a test ends is killed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedoptima.trace.record import Record
+from fedoptima.trace.writer import read_records
+from tests.support.network import DEADLINE, until
+
+ROOT = Path(__file__).parents[2]
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "fedoptima.api", "fedoptima.cli.app", "rich.console"])
+
+RECIPE = """
+name = "tiny"
+seed = 3
+threads = 1
+split.at = 1
+model = {{ name = "tests.e2e.tiny:model", width = {width} }}
+data = {{ name = "tests.e2e.tiny:data", partition = {{ kind = "iid" }} }}
+method.name = "{method}"
+training = {{ batch_size = 8, evaluate_every = 5.0 }}
+fleet.server.gflops = 1.0
+deploy = {{ checkpoint_merges = 1 }}
+
+[[fleet.devices]]
+name = "pi"
+count = 2
+gflops = 0.1
+"""
+
+
+class Command:
+    """``fedoptima ...`` in a process of its own; what it says goes to a file."""
+
+    def __init__(self, log: Path, *arguments: str | Path) -> None:
+        self.log = log
+        words = [str(argument) for argument in arguments]
+        self._process = _CONTEXT.Process(target=_run, args=(log, words), daemon=True)
+        self._process.start()
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def says(self, words: str, times: int = 1) -> None:
+        until(
+            lambda: self.said.count(words) >= times or not self.alive,
+            f"{words!r} is in {self.log.name}",
+        )
+        assert self.said.count(words) >= times, f"it ended without {words!r}:\n{self.said}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join(DEADLINE)
+        assert self._process.exitcode == -signal.SIGKILL
+
+    def interrupt(self) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGINT)
+
+    def ends(self) -> int:
+        """Its exit code."""
+        self._process.join(DEADLINE)
+        code = self._process.exitcode
+        assert code is not None, f"it does not end:\n{self.said}"
+        return code
+
+    def clear_away(self) -> None:
+        if self.alive:
+            self._process.kill()
+        self._process.join(DEADLINE)
+
+
+def _run(log: Path, words: list[str]) -> None:
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(ROOT)
+    sys.argv = ["fedoptima", *words]
+    from fedoptima.cli.app import main
+
+    try:
+        main()
+    except Exception:
+        traceback.print_exc()
+        raise
+
+
+class Fleet:
+    """A server and devices in processes, and what can be read of them from outside."""
+
+    def __init__(self, folder: Path, method: str, *, width: int = 4) -> None:
+        self.folder = folder
+        self.run = folder / "run"
+        self.recipe = folder / "tiny.toml"
+        self.recipe.write_text(RECIPE.format(method=method, width=width))
+        self.port = _free_port()
+        self._commands: list[Command] = []
+
+    def start_server(self, *options: str, resume: bool = False) -> Command:
+        what = ["--resume"] if resume else [self.recipe]
+        where = ["--listen", f"127.0.0.1:{self.port}", "--run-dir", self.run]
+        server = self._start("server", *what, *where, *options)
+        server.says("listening on")
+        return server
+
+    def start_device(self, name: str, *options: str) -> Command:
+        where = ["--server", f"127.0.0.1:{self.port}", "--state", self.folder / "states"]
+        return self._start("device", "--name", name, *where, *options)
+
+    def _start(self, command: str, *arguments: str | Path) -> Command:
+        log = self.folder / f"{len(self._commands)}-{command}.log"
+        self._commands.append(Command(log, command, *arguments))
+        return self._commands[-1]
+
+    def records_of(self, name: str) -> list[Record]:
+        """What the server has on disk of a device's own records, as of now."""
+        file = self.run / "devices" / f"{name}.jsonl.gz"
+        return [record for _, record in read_records(file)] if file.exists() else []
+
+    def clear_away(self) -> None:
+        for command in self._commands:
+            command.clear_away()
+
+
+@contextmanager
+def fleet(folder: Path, method: str, *, width: int = 4) -> Iterator[Fleet]:
+    made = Fleet(folder, method, width=width)
+    try:
+        yield made
+    finally:
+        made.clear_away()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
