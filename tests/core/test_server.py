@@ -236,6 +236,17 @@ def test_a_barrier_answers_all_at_once() -> None:
     assert bench.server.progress.rounds == 1
 
 
+def test_a_barrier_does_not_open_when_all_leave_at_once() -> None:
+    bench = running_server(fl(), "a", "b", "c")
+    for name in ("b", "c"):
+        bench.says(name, update(f"{name}/0/5"))
+    assert [device for device, _ in bench.server.leaving_order()] == [B, C, A]
+    for device, _ in bench.server.leaving_order():
+        bench.leaves(device)
+    assert bench.job is None
+    assert bench.server.version == 0
+
+
 def test_a_buffered_delta_is_answered_at_once_with_the_model_as_it_is() -> None:
     bench = running_server(fedbuff(Options(buffer=2)), "a", "b")
     assert models(bench.says("a", update("a/0/5"))) == [(A, 0)]
