@@ -10,19 +10,18 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedoptima.runtime.address import Address
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import read_records
+from tests.support.command import HEAVY, run_command
 from tests.support.network import DEADLINE, until
 
-ROOT = Path(__file__).parents[2]
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "fedoptima.api", "fedoptima.cli.app", "rich.console"])
+_CONTEXT.set_forkserver_preload(HEAVY)
 
 RECIPE = """
 name = "tiny"
@@ -49,7 +48,7 @@ class Command:
     def __init__(self, log: Path, *arguments: str | Path) -> None:
         self.log = log
         words = [str(argument) for argument in arguments]
-        self._process = _CONTEXT.Process(target=_run, args=(log, words), daemon=True)
+        self._process = _CONTEXT.Process(target=run_command, args=(log, words), daemon=True)
         self._process.start()
 
     @property
@@ -89,21 +88,6 @@ class Command:
         self._process.join(DEADLINE)
 
 
-def _run(log: Path, words: list[str]) -> None:
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    os.chdir(ROOT)
-    sys.argv = ["fedoptima", *words]
-    from fedoptima.cli.app import main
-
-    try:
-        main()
-    except Exception:
-        traceback.print_exc()
-        raise
-
-
 class Fleet:
     """A server and devices in processes, and what can be read of them from outside."""
 
@@ -112,18 +96,18 @@ class Fleet:
         self.run = folder / "run"
         self.recipe = folder / "tiny.toml"
         self.recipe.write_text(RECIPE.format(method=method, width=width))
-        self.port = _free_port()
+        self.address = Address("127.0.0.1", _free_port())
         self._commands: list[Command] = []
 
     def start_server(self, *options: str, resume: bool = False) -> Command:
         what = ["--resume"] if resume else [self.recipe]
-        where = ["--listen", f"127.0.0.1:{self.port}", "--run-dir", self.run]
+        where = ["--listen", str(self.address), "--run-dir", self.run]
         server = self._start("server", *what, *where, *options)
         server.says("listening on")
         return server
 
     def start_device(self, name: str, *options: str) -> Command:
-        where = ["--server", f"127.0.0.1:{self.port}", "--state", self.folder / "states"]
+        where = ["--server", str(self.address), "--state", self.folder / "states"]
         return self._start("device", "--name", name, *where, *options)
 
     def _start(self, command: str, *arguments: str | Path) -> Command:

@@ -141,6 +141,7 @@ def build_workplace(setup: DeviceSetup, recipe_text: str) -> Workplace:
         dataset, validation = validation_of(dataset, recipe)
         rows = share_out(dataset, recipe, names)[name]
     task = build_task(recipe, method, dataset, validation, given, compute)
+    task.check_model()
     engine = device_engine(recipe, task, name, rows)
     speed = setup.flops_per_second
     if speed is None:

@@ -1,7 +1,6 @@
 """A whole run on one machine: the server here, every device a process of its own.
 
-Each device's process holds one end of a pipe to this one and ends when the pipe breaks, so none is
-left behind, however this process comes to its end.
+None is left behind, however this process comes to its end: see `nursery`.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import itertools
 import logging
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedoptima.api.nursery import CommandProcess
 from fedoptima.api.serving import device_names
 from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
 from fedoptima.config.schema import Recipe
@@ -85,30 +83,22 @@ class LocalFleet:
 
     async def __call__(self, server: Address) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
-        processes: dict[NodeId, Process] = {}
+        processes: dict[NodeId, CommandProcess] = {}
         try:
             for name in device_names(self.recipe):
-                processes[name] = await self._start(name, server)
+                command = ["device", *self._options(name, server)]
+                processes[name] = CommandProcess(command, self._log_of(name))
+            pids = ", ".join(f"{name} ({process.pid})" for name, process in processes.items())
+            LOG.info("the devices' processes: %s", pids)
             await asyncio.gather(*(self._watch(*item) for item in processes.items()))
             raise DevicesGone(
                 f"every device has ended before the run was over; the reasons are in {self.logs}"
             )
         finally:
-            await _end(list(processes.values()))
+            await _end(processes.values())
 
-    async def _start(self, name: NodeId, server: Address) -> Process:
-        with (self.logs / f"{name}.log").open("ab") as log:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "fedoptima",
-                "device",
-                *self._options(name, server),
-                stdin=PIPE,  # kept open: its end is this process's
-                stdout=log,
-                stderr=STDOUT,
-                start_new_session=True,  # Ctrl-C is for this process, which tells the devices
-            )
+    def _log_of(self, name: NodeId) -> Path:
+        return self.logs / f"{name}.log"
 
     def _options(self, name: NodeId, server: Address) -> list[str]:
         options = ["--server", str(server), "--name", name, "--state", str(self.states)]
@@ -126,42 +116,31 @@ class LocalFleet:
             options += ["--down-mbps", repr(spec.down / _MBPS)]
         return options
 
-    async def _watch(self, name: NodeId, process: Process) -> None:
-        code = await process.wait()
+    async def _watch(self, name: NodeId, process: CommandProcess) -> None:
+        code = await asyncio.shield(process.code)  # also waited for at the end
         if code:
-            log = self.logs / f"{name}.log"
-            LOG.error(
-                "%s has ended, %s: %s (all it said is in %s)",
-                name,
-                _how(code),
-                _last(log),
-                log,
-                extra={"device": name},
-            )
+            log = self._log_of(name)
+            text = f"{name} has ended, {_how(code)}: {_last(log)} (all it said is in {log})"
+            LOG.error(text, extra={"device": name})
 
 
-async def _end(processes: Sequence[Process]) -> None:
+async def _end(processes: Collection[CommandProcess]) -> None:
     """Of a run that came to its end, the devices know; of one that failed, they do not."""
     if await _ended(processes, _BY_ITSELF):
         return
     for process in processes:
-        if process.stdin is not None:
-            process.stdin.close()
+        process.let_go()
     if await _ended(processes, _WHEN_ASKED):
         return
     for process in processes:
-        if process.returncode is None:
-            process.kill()
+        process.kill()
     await _ended(processes, _WHEN_ASKED)
 
 
-async def _ended(processes: Sequence[Process], patience: float) -> bool:
-    try:
-        async with asyncio.timeout(patience):
-            await asyncio.gather(*(process.wait() for process in processes))
-    except TimeoutError:
-        return False
-    return True
+async def _ended(processes: Collection[CommandProcess], patience: float) -> bool:
+    codes = [process.code for process in processes]
+    _, waiting = await asyncio.wait(codes, timeout=patience) if codes else ((), ())
+    return not waiting
 
 
 def _how(code: int) -> str:

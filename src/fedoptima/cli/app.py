@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -15,7 +15,7 @@ from fedoptima.cli.compare import compare
 from fedoptima.cli.console import stdout
 from fedoptima.cli.datasets import datasets
 from fedoptima.cli.device import device
-from fedoptima.cli.errors import INTERRUPTED, explained
+from fedoptima.cli.errors import explained
 from fedoptima.cli.fleets import fleets
 from fedoptima.cli.methods import methods
 from fedoptima.cli.plan import plan
@@ -74,14 +74,18 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if end.code == INTERRUPTED:
-            _leave_at_once()
+        if isinstance(end.code, int):
+            _leave_at_once(end.code)
         raise
 
 
-def _leave_at_once() -> None:
-    """All is saved and cleared away; what still computes on a thread must not be waited for."""
+def _leave_at_once(code: int) -> NoReturn:
+    """All is saved and cleared away by now.
+
+    Python would wait for what still computes on a thread and whose result nobody wants, and then
+    take torch apart, which takes longer than many a command.
+    """
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()
-    os._exit(INTERRUPTED)
+    os._exit(code)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ class DeviceRow:
     name: str
     state: str
     well: bool  # not away, not failed
-    gflops: str
+    gflops: str  # empty until it has joined
     mbps: str  # its uplink
     version: int | None  # of the model it trains
     behind: int | None  # versions
@@ -46,7 +45,7 @@ class FleetState:
     errors: tuple[str, ...]  # the last one of each device that had any
 
     @classmethod
-    def of(cls, watch: ServerWatch, complaints: Mapping[str, str]) -> FleetState:
+    def of(cls, watch: ServerWatch, complaints: dict[str, str]) -> FleetState:
         """``complaints``: what was logged of devices, beside what the run's records say."""
         from fedoptima.core.method import ServerTraining
         from fedoptima.core.types import SERVER
@@ -90,18 +89,13 @@ class FleetState:
             usage=usage[SERVER],
             waiting="" if fleet.began is not None else _waiting(watch, now),
             devices=tuple(sorted(rows, key=lambda row: row.well)),
-            errors=tuple((errors | dict(complaints)).values()),
+            errors=tuple((errors | complaints).values()),
         )
-
-    @property
-    def states(self) -> Mapping[str, int]:
-        """How many devices do what; the figure of "away for 12 s" is left out."""
-        return Counter(row.state.partition(" for ")[0] for row in self.devices)
 
     def line(self) -> str:
         if self.waiting:
             return self.waiting
-        away = [row.name for row in self.devices if not row.well]
+        away = [row.name for row in self.devices if row.gflops and not row.well]
         missing = f", not here: {listed(away)}" if away else ""
         return self.course.line() + missing
 

@@ -80,7 +80,7 @@ class FleetLines(FleetView):
         fleet = watch.live.fleet
         news = (len(fleet.accuracies), fleet.planning, len(watch.node.machine.members))
         if self._cadence.due(news):
-            self._print(FleetState.of(watch, self._complaints.of).line())
+            self._print(FleetState.of(watch, self._complaints.fresh()).line())
 
     def _print(self, line: str) -> None:
         self._console.print(line, soft_wrap=True)
@@ -109,7 +109,7 @@ class FleetTable(FleetView):
 
     def observe(self, watch: ServerWatch) -> None:
         if self._is_time():
-            state = FleetState.of(watch, self._complaints.of)
+            state = FleetState.of(watch, self._complaints.fresh())
             height = self._console.height
             self._live.update(picture(self._title, state, height=height), refresh=True)
 

@@ -72,8 +72,8 @@ def lead(
             directory.discard()
         raise
     except (Interrupted, KeyboardInterrupt) as stop:
-        begun = f"; go on with: {shlex.join(again)}" if directory.config.exists() else ""
-        console.print(f"stopped{begun}", soft_wrap=True)
+        way_on = f"; go on with: {shlex.join(again)}" if directory.config.exists() else ""
+        console.print(f"stopped{way_on}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
 
 

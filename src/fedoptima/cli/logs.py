@@ -7,6 +7,7 @@ A warning about a device that is not in the run's records carries its name, as t
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,8 @@ from rich.text import Text
 _FORMAT = "%(asctime)s %(message)s"
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _STYLES = {logging.WARNING: "yellow", logging.ERROR: "red", logging.CRITICAL: "red"}
-_MOST_COMPLAINTS = 1000  # names come from outside
+_MOST_COMPLAINTS = 100  # names come from outside
+_FRESH = 300.0  # seconds
 
 
 class _OnConsole(logging.Handler):
@@ -35,16 +37,24 @@ class _OnConsole(logging.Handler):
 
 
 class Complaints(logging.Handler):
-    """The last warning about each device."""
+    """The last warning about each device, for a while."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.of: dict[str, str] = {}
+        self._last: dict[str, tuple[float, str]] = {}  # the latest comes last
 
     def emit(self, record: logging.LogRecord) -> None:
         device = getattr(record, "device", None)
-        if device is not None and (device in self.of or len(self.of) < _MOST_COMPLAINTS):
-            self.of[device] = record.getMessage()
+        if device is None:
+            return
+        self._last.pop(device, None)
+        self._last[device] = (record.created, record.getMessage())
+        if len(self._last) > _MOST_COMPLAINTS:
+            self._last.pop(next(iter(self._last)))
+
+    def fresh(self) -> dict[str, str]:
+        since = time.time() - _FRESH
+        return {device: text for device, (at, text) in dict(self._last).items() if at >= since}
 
 
 @contextmanager

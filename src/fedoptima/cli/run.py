@@ -102,13 +102,14 @@ def run(
 
 def _run(recipe: Recipe, folder: RunDirectory, *, paced: bool, resume: bool, quiet: bool) -> Result:
     from fedoptima.api.local import LocalFleet
+    from fedoptima.api.nursery import nursery
     from fedoptima.api.serving import device_names
     from fedoptima.runtime.address import Address
     from fedoptima.runtime.certificates import make_authority, make_device
     from fedoptima.runtime.tls import DeviceTLS, ServerTLS
 
     again = ["fedoptima", "run", "--resume", str(folder.path), *(["--paced"] if paced else [])]
-    with tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
+    with nursery(), tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
         certs = Path(temporary)
         own = make_authority(certs, ["127.0.0.1"], days=2)
         ca = certs / "ca.pem"

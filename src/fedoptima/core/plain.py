@@ -24,10 +24,12 @@ from fedoptima.core.types import Payload, PayloadId
 
 Plain = object
 Tensors = MutableMapping[PayloadId, object]
+_Values = Mapping[PayloadId, object] | None
 
 _SCALARS = (str, int, float, bool, type(None))
 _classes: dict[str, type] = {}
 _getters: dict[type, Callable[[object], tuple[object, ...]]] = {}
+_builders: dict[str, Callable[[list[Plain], _Values], object]] = {}  # from an array to its object
 
 
 def register(*classes: type) -> None:
@@ -37,6 +39,8 @@ def register(*classes: type) -> None:
             raise InvariantBroken(f"two classes are called {cls.__name__}")
         if is_dataclass(cls):
             _getters[cls] = _field_getter(cls)
+        by_position = is_dataclass(cls) or issubclass(cls, Enum)
+        _builders[cls.__name__] = _caller(cls) if by_position else _restorer(cls)
 
 
 def _field_getter(cls: type) -> Callable[[object], tuple[object, ...]]:
@@ -75,31 +79,58 @@ def freeze(value: object, tensors: Tensors | None = None) -> Plain:
     raise InvariantBroken(f"{kind.__name__} cannot be made plain: it was never registered")
 
 
-def thaw(plain: Plain, tensors: Mapping[PayloadId, object] | None = None) -> object:
+# ---- the way back: traces have millions of arrays, so nothing is looked up twice -----------------
+
+
+def thaw(plain: Plain, tensors: _Values = None) -> object:
     """The object again. Payloads take their values from ``tensors`` where it has them."""
-    if not isinstance(plain, list):
+    if type(plain) is not list:
         return plain
-    tag, *rest = plain
-    match tag:
-        case "()":
-            return tuple(thaw(item, tensors) for item in rest)
-        case "[]":
-            return [thaw(item, tensors) for item in rest]
-        case "<>":
-            return deque(thaw(item, tensors) for item in rest)
-        case "{}":
-            return {thaw(k, tensors): thaw(v, tensors) for k, v in rest}
-        case "{=}":
-            return OrderedDict((thaw(k, tensors), thaw(v, tensors)) for k, v in rest)
-        case "Payload":
-            identity, nbytes = rest
-            return Payload(identity, nbytes, tensors.get(identity) if tensors else None)
-    cls = _classes.get(tag)
-    if cls is None:
-        raise InvariantBroken(f"unknown class {tag!r}: written by another version?")
-    if is_dataclass(cls) or issubclass(cls, Enum):
-        built: object = cls(*(thaw(item, tensors) for item in rest))
-        return built
-    restored: object = object.__new__(cls)
-    vars(restored).update({name: thaw(item, tensors) for name, item in rest[0].items()})
-    return restored
+    try:
+        build = _builders[plain[0]]
+    except IndexError:
+        raise ValueError("an array that does not say what it is") from None
+    except KeyError:
+        raise InvariantBroken(f"unknown class {plain[0]!r}: written by another version?") from None
+    return build(plain, tensors)
+
+
+def _items(plain: list[Plain], tensors: _Values) -> list[object]:
+    return [thaw(item, tensors) if type(item) is list else item for item in plain[1:]]
+
+
+def _pairs(plain: list[Plain], tensors: _Values) -> list[tuple[object, object]]:
+    pairs = cast(list[tuple[Plain, Plain]], plain[1:])
+    return [(thaw(key, tensors), thaw(value, tensors)) for key, value in pairs]
+
+
+def _payload(plain: list[Plain], tensors: _Values) -> Payload:
+    _, identity, nbytes = cast(tuple[str, PayloadId, int], plain)
+    return Payload(identity, nbytes, tensors.get(identity) if tensors else None)
+
+
+def _caller(cls: type) -> Callable[[list[Plain], _Values], object]:
+    def build(plain: list[Plain], tensors: _Values) -> object:
+        return cls(*[thaw(item, tensors) if type(item) is list else item for item in plain[1:]])
+
+    return build
+
+
+def _restorer(cls: type) -> Callable[[list[Plain], _Values], object]:
+    def build(plain: list[Plain], tensors: _Values) -> object:
+        restored: object = object.__new__(cls)
+        state = cast(dict[str, Plain], plain[1])
+        vars(restored).update({name: thaw(item, tensors) for name, item in state.items()})
+        return restored
+
+    return build
+
+
+_builders |= {
+    "()": lambda plain, tensors: tuple(_items(plain, tensors)),
+    "[]": _items,
+    "<>": lambda plain, tensors: deque(_items(plain, tensors)),
+    "{}": lambda plain, tensors: dict(_pairs(plain, tensors)),
+    "{=}": lambda plain, tensors: OrderedDict(_pairs(plain, tensors)),
+    "Payload": _payload,
+}

@@ -87,7 +87,9 @@ class ServerStreams:
         try:
             session = await self._admit(context)
         except Refused as refused:
-            self._log.warning("%s was refused: %s", context.peer(), refused)
+            peer = _peer(context)
+            about = {"device": peer.rpartition(":")[0]}  # whoever it is: it may have lied
+            self._log.warning("%s was refused: %s", peer, refused, extra=about)
             await context.abort(refused.refusal.code, refused.refusal.text)
             return
         self._open.add(session)
@@ -178,8 +180,9 @@ class ServerStreams:
                 raise Refused(
                     Refusal(
                         grpc.StatusCode.PERMISSION_DENIED,
-                        f"the certificate is {certified!r}'s, not {name!r}'s: start the device "
-                        f"with --name {certified}, or make one with: fedoptima certs device {name}",
+                        f"the certificate is that of {certified!r}, not of {name!r}: start the "
+                        f"device with --name {certified}, or make one with: fedoptima certs device "
+                        f"{name}",
                     )
                 )
         return NodeId(name)

@@ -1,10 +1,11 @@
 """A process of its own between a server and its stderr: takes out the lines on TLS handshakes.
 
 Run as a script by `handshake_log`: what is to be explained goes to stdout, every other line to
-stderr, unchanged; only what gRPC remarks and no operator would act on is left out. A process and not a thread, because a thread would need the interpreter's lock,
-which the writer of a line into a full pipe may hold, and because the last words of a server that
-crashes must still come out: they are read to their end whatever becomes of the server. Standard
-library only, and little of it: this is loaded without the package.
+stderr, unchanged; only what gRPC remarks and no operator would act on is left out. A process and
+not a thread, because a thread would need the interpreter's lock, which the writer of a line into a
+full pipe may hold, and because the last words of a server that crashes must still come out: they
+are read to their end whatever becomes of the server. Standard library only, and little of it: this
+is loaded without the package.
 """
 
 from __future__ import annotations

@@ -1,0 +1,124 @@
+"""Who may see the page.
+
+Without a token: whoever is on this machine. The Host header must name it, or another site's script
+could have its own name point here and read along (DNS rebinding). With a token: whoever has it,
+once in the address and from then on in a cookie, or in an Authorization header.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fedoptima.core.errors import ConfigError
+
+SHORTEST_TOKEN = 16
+_COOKIE = "fedoptima"
+
+_HEADERS = {
+    # plotly writes style elements; pictures of plots are made from data and blob addresses.
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def check_access(host: str, token: str | None) -> None:
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise ConfigError(
+            f"--token: {len(token)} characters are too few, at least {SHORTEST_TOKEN}; for example "
+            "--token $(openssl rand -hex 16)"
+        )
+    if token is None and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host}: everybody who can reach this machine could look on; give a --token, "
+            "or stay on 127.0.0.1 and come through 'ssh -L 8050:localhost:8050'"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Around the whole application: nothing is answered that is not let in."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._token = token
+        # Not the token itself: who gets hold of the cookie does not know it.
+        self._cookie = hmac.new((token or "").encode(), _COOKIE.encode(), hashlib.sha256).hexdigest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal, cookie = self._check(scope)
+        app = self._app if refusal is None else refusal
+        await app(scope, receive, _with_headers(send, cookie))
+
+    def _check(self, scope: Scope) -> tuple[ASGIApp | None, str | None]:
+        """Why it is refused, or the cookie to be set."""
+        headers = Headers(scope=scope)
+        if self._token is None:
+            if not is_loopback(_hostname(headers.get("host", ""))):
+                return PlainTextResponse("Not a name of this machine.\n", 421), None
+            return None, None
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if _equal(given, self._token):
+            # Without Secure: there is no TLS here. Strict: no other site can make use of it.
+            return None, f"{_COOKIE}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _equal(bearer, self._token):
+            return None, None
+        if _equal(_cookie(headers), self._cookie):
+            return None, None
+        return PlainTextResponse("Open the address with its ?token=...\n", 401), None
+
+
+def _with_headers(send: Send, cookie: str | None) -> Callable[[Message], object]:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(_HEADERS)
+            if cookie is not None:
+                headers.append("Set-Cookie", cookie)
+        await send(message)
+
+    return wrapped
+
+
+def _equal(given: str, wanted: str) -> bool:
+    """In the same time, however much of it is right."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel is not None else ""
+
+
+def _hostname(header: str) -> str:
+    """Without its port, which a tunnel may change."""
+    if header.startswith("["):
+        return header.partition("]")[0][1:]
+    return header.partition(":")[0]

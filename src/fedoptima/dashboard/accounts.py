@@ -1,0 +1,75 @@
+"""All that is known of one run at this moment; the page's figures are `Accounts`', and no others."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+
+from fedoptima.core.effects import Halt
+from fedoptima.core.events import JobDone
+from fedoptima.core.jobs import PlanRun
+from fedoptima.core.types import SERVER
+from fedoptima.dashboard.happenings import Happenings
+from fedoptima.report.accounts import Accounts
+from fedoptima.report.curve import Throughput, throughput
+from fedoptima.report.fleet import FleetAccount
+from fedoptima.report.timeline import TimelineAccount
+from fedoptima.trace.record import Record
+
+_RECENT = 10  # looks at the run, a second or more apart
+
+
+class RunAccounts:
+    def __init__(self) -> None:
+        self.accounts = Accounts()
+        self.timeline = TimelineAccount()
+        self.fleet = FleetAccount()
+        self.happenings = Happenings()
+        self.halt: Halt | None = None
+        self.split = ""  # "2 of 5 blocks"
+        self.records = 0
+        self.newest = 0.0
+        self._looks: deque[tuple[float, int, int]] = deque(maxlen=_RECENT)
+
+    def see(self, record: Record) -> None:
+        """At once, in whatever order the nodes' records come in."""
+        self.records += 1
+        self.newest = max(self.newest, record.at)
+        self.fleet.observe(record)
+        self.happenings.observe(record)
+        if record.node == SERVER:
+            self._see_server(record)
+
+    def count(self, record: Record) -> None:
+        """In the order of time, when every node's records have come."""
+        self.accounts.observe(record)
+        self.timeline.observe(record)
+
+    def _see_server(self, record: Record) -> None:
+        match record.event:
+            case JobDone(_, PlanRun(), text=plan):
+                self.split = _split(plan)
+        for effect in record.effects:
+            if isinstance(effect, Halt):
+                self.halt = self.halt or effect
+
+    def recent_throughput(self) -> Throughput:
+        """Since about ten calls ago, on the run's clock; when it is over, of the whole run."""
+        course = self.accounts.course
+        look = (course.seconds, course.device_samples, course.server_samples)
+        if not self._looks or look != self._looks[-1]:
+            self._looks.append(look)
+        going_on = self.halt is None and len(self._looks) > 1
+        before = self._looks[0] if going_on else (0.0, 0, 0)
+        seconds, device, server = (new - old for new, old in zip(look, before, strict=True))
+        return throughput(int(device), int(server), seconds)
+
+
+def _split(plan: str) -> str:
+    """The plan is JSON of the Pre-processor."""
+    try:
+        plain = json.loads(plan)
+        on_device, blocks = plain["split"], len(plain["blocks"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+    return f"{on_device} of {blocks}" if on_device < blocks else "all"

@@ -1,0 +1,118 @@
+"""What is answered: the page, the list of runs, a run's state once or again and again. GET only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from fedoptima.dashboard import assets
+from fedoptima.dashboard.access import Guard
+from fedoptima.dashboard.folder import RunFolder, Runs
+from fedoptima.dashboard.state import condition, name_in
+from fedoptima.dashboard.stream import EventStream, Wish, messages
+from fedoptima.dashboard.watch import Watch, Watches
+
+_FOLLOWED = 8  # runs in progress whose accuracy a list shows
+
+
+def dashboard(runs: Runs, *, token: str | None = None) -> Starlette:
+    watches = Watches(runs)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await watches.close()
+
+    async def page(request: Request) -> Response:
+        return assets.asset("index.html").answer(request)
+
+    async def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in assets.names():
+            return PlainTextResponse("There is no such file.\n", 404)
+        return (await asyncio.to_thread(assets.asset, name)).answer(request)
+
+    async def list_runs(_: Request) -> Response:
+        found = await asyncio.to_thread(runs.all)
+        rows = [await asyncio.to_thread(_row, runs, run) for run in found]
+        going_on = [at for at, row in enumerate(rows) if row["state"] == "running"][:_FOLLOWED]
+        for at in going_on:
+            rows[at] |= _so_far(watches.of(found[at]))
+        return _fresh({"single": runs.single, "runs": rows})
+
+    async def find(request: Request) -> tuple[Watch | None, Response]:
+        name = request.query_params.get("run", "")
+        run = await asyncio.to_thread(runs.find, name)
+        if run is None:
+            return None, PlainTextResponse("There is no such run.\n", 404)
+        busy = PlainTextResponse("Too many runs are looked at; try again in a minute.\n", 503)
+        return watches.of(run), busy
+
+    async def state(request: Request) -> Response:
+        """Once: as much as has been read by then (``now.reading`` says whether it is all)."""
+        watch, problem = await find(request)
+        if watch is None:
+            return problem
+        wish = Wish.of(request.query_params)
+        stream = watch.snapshots(wish.span)
+        try:
+            async for snapshot in stream:
+                return _fresh(wish.cut(snapshot))
+        finally:
+            await stream.aclose()
+        return problem
+
+    async def events(request: Request) -> Response:
+        watch, problem = await find(request)
+        if watch is None:
+            return problem
+        return EventStream(messages(watch, Wish.of(request.query_params)))
+
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/static/{name}", static),
+            Route("/api/runs", list_runs),
+            Route("/api/state", state),
+            Route("/api/events", events),
+        ],
+        middleware=[Middleware(Guard, token=token)],
+        lifespan=lifespan,
+    )
+
+
+def _row(runs: Runs, run: RunFolder) -> dict[str, object]:
+    recipe, kept = runs.read(run)
+    state, text = condition(run, kept)
+    return {
+        "name": run.name,
+        "recipe": recipe.get("name", ""),
+        "method": name_in(recipe, "method"),
+        "seed": recipe.get("seed"),
+        "clock": "real" if run.networked else "virtual",
+        "state": state,
+        "text": text,
+        "accuracy": kept.get("accuracy"),
+        "best": kept.get("best_accuracy"),
+        "epochs": kept.get("epochs"),
+        "age": round(run.silent()),
+    }
+
+
+def _so_far(watch: Watch | None) -> dict[str, object]:
+    if watch is None or watch.latest is None:
+        return {}
+    now = watch.latest.sections["now"]
+    assert isinstance(now, dict)
+    return {key: now[key] for key in ("state", "text", "accuracy", "best", "epochs")}
+
+
+def _fresh(content: object) -> Response:
+    return JSONResponse(content, headers={"Cache-Control": "no-store"})

@@ -1,0 +1,109 @@
+"""The runs in a folder, as far as it can be told without reading their traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.trace.reader import DEVICES
+
+MOST_RUNS = 300
+SILENT = 20.0  # seconds without a new record until a run is no longer said to be going on
+_DEPTH = 3  # a comparison is a folder of runs; so may be a folder of comparisons
+
+Table = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    name: str  # as it is asked for: its path below the folder that is shown
+    path: Path
+
+    @property
+    def over(self) -> bool:
+        """A run with a summary is."""
+        return (self.path / "summary.json").is_file()
+
+    @property
+    def networked(self) -> bool:
+        return (self.path / DEVICES).is_dir()
+
+    def changed(self) -> float:
+        """When the run was last heard of, in seconds since 1970; 0: never."""
+        for name in ("trace.jsonl.gz", "config.json"):
+            with suppress(OSError):
+                return (self.path / name).stat().st_mtime
+        return 0.0
+
+    def silent(self) -> float:
+        """Seconds since then."""
+        return max(0.0, time.time() - changed) if (changed := self.changed()) else 0.0
+
+    def recipe(self) -> Table:
+        recipe = _read(self.path / "config.json").get("recipe")
+        return recipe if isinstance(recipe, dict) else {}
+
+    def summary(self) -> Table:
+        return _read(self.path / "summary.json")
+
+
+@dataclass
+class Runs:
+    """``single``: the folder is a run's own, perhaps of one that is about to begin."""
+
+    root: Path
+    single: bool = False
+    _finished: dict[Path, tuple[Table, Table]] = field(default_factory=dict)  # these do not change
+
+    @classmethod
+    def at(cls, path: Path) -> Runs:
+        if not path.is_dir():
+            raise ConfigError(f"{path}: no such folder; name a run's, or one that holds runs")
+        return cls(path, single=(path / "config.json").is_file())
+
+    def all(self) -> list[RunFolder]:
+        """The newest first."""
+        if self.single:
+            return [RunFolder(self.root.resolve().name, self.root)]
+        found = [RunFolder(str(p.relative_to(self.root)), p) for p in _below(self.root, _DEPTH)]
+        return sorted(found, key=RunFolder.silent)[:MOST_RUNS]
+
+    def find(self, name: str) -> RunFolder | None:
+        """A name is only compared, never made into a path."""
+        return next((run for run in self.all() if run.name == name), None)
+
+    def read(self, run: RunFolder) -> tuple[Table, Table]:
+        """Its recipe, and its summary once it is over."""
+        kept = self._finished.get(run.path)
+        if kept is None:
+            kept = run.recipe(), run.summary()
+            if kept[1]:
+                self._finished[run.path] = kept
+        return kept
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        inside = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:  # gone, or not for us to see
+        return
+    for entry in inside:
+        path = Path(entry.path)
+        if (path / "config.json").is_file():
+            yield path
+        elif depth > 1:
+            yield from _below(path, depth - 1)
+
+
+def _read(path: Path) -> Table:
+    try:
+        plain = json.loads(path.read_text())
+    except (OSError, ValueError):  # not there yet, or half written
+        return {}
+    return plain if isinstance(plain, dict) else {}

@@ -1,0 +1,72 @@
+"""What an operator wants to be told of a run: who came and went, what was refused, what failed.
+
+Kept are the last few; the same thing happening again and again is one entry with a count.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedoptima.core.effects import Halt, Note
+from fedoptima.core.events import Connected, Disconnected, EvaluationFailed, JobFailed
+from fedoptima.core.types import SERVER
+from fedoptima.trace.record import Record
+
+_KEPT = 40
+_SERIOUS = ("device failed", "peer dropped")
+
+
+@dataclass(slots=True)
+class Happening:
+    at: float  # the last time
+    node: str
+    kind: str
+    text: str
+    serious: bool
+    times: int = 1
+
+
+class Happenings:
+    """Feed it each node's records in order; how the nodes' are interleaved does not matter."""
+
+    def __init__(self) -> None:
+        self.latest: deque[Happening] = deque(maxlen=_KEPT)
+        self._known: set[str] = set()  # devices that have been here before
+
+    def observe(self, record: Record) -> None:
+        for happening in self._told_by(record):
+            if not self._again(happening):
+                self.latest.append(happening)
+
+    def _again(self, new: Happening) -> bool:
+        for old in self.latest:
+            same_event = (old.node, old.kind, old.text) == (new.node, new.kind, new.text)
+            # A device records its error, and the server that it was told of it: the same error.
+            same_error = new.serious and old.serious and (old.node, old.text) == (new.node, new.text)
+            if same_event or same_error:
+                old.times += same_event
+                old.at = max(old.at, new.at)
+                return True
+        return False
+
+    def _told_by(self, record: Record) -> Iterator[Happening]:
+        at, node = record.at, record.node
+        match record.event:
+            case JobFailed(error=error):
+                yield Happening(at, node, "failed", error, True)
+            case EvaluationFailed(error=error):
+                yield Happening(at, node, "evaluation failed", error, True)
+            case Connected(device) if node == SERVER:
+                if device in self._known:
+                    yield Happening(at, device, "came back", "", False)
+                self._known.add(device)
+            case Disconnected(device) if node == SERVER:
+                yield Happening(at, device, "left", "", False)
+        for effect in record.effects:
+            match effect:
+                case Note(kind, about, text):
+                    yield Happening(at, about, kind, text, kind in _SERIOUS)
+                case Halt(reason, failed) if node == SERVER:
+                    yield Happening(at, SERVER, "the run failed" if failed else "over", reason, failed)

@@ -1,0 +1,50 @@
+"""The timeline as the page draws it: few enough bins and lanes for a message a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedoptima.core.types import NodeId
+from fedoptima.report.timeline import Timeline, TimelineAccount
+
+SPANS = (120, 600, 0)  # seconds until now; 0: the whole run
+MOST_BINS = 150
+MOST_LANES = 24
+
+
+def look(account: TimelineAccount, span: int) -> Timeline:
+    return account.window(float(span)) if span else account.timeline()
+
+
+def plain(timeline: Timeline, names: Sequence[str], began: float) -> dict[str, object]:
+    """Shares in percent, of the lanes of ``names``; times since the training ``began``."""
+    first = round((timeline.start - began) / timeline.bin_seconds)
+    fold = max(1, -(-timeline.bins // MOST_BINS))
+    # Joined bins begin at multiples of their width: else they would flicker as time goes on.
+    before = first % fold
+    shown = [NodeId(name) for name in names][:MOST_LANES]
+    return {
+        "start": (first - before) * timeline.bin_seconds,
+        "bin_seconds": timeline.bin_seconds * fold,
+        "lanes": [
+            {
+                "name": name,
+                "shares": {
+                    kind.value: percent
+                    for kind, shares in timeline.lanes[name].shares.items()
+                    if any(percent := _folded(shares, fold, before))
+                },
+            }
+            for name in shown
+            if name in timeline.lanes
+        ],
+        "left_out": sum(name in timeline.lanes for name in names[MOST_LANES:]),
+    }
+
+
+def _folded(shares: Sequence[float], fold: int, before: int) -> list[int]:
+    padded = [*[0.0] * before, *shares]
+    return [
+        round(100 * sum(padded[at : at + fold]) / fold) for at in range(0, len(padded), fold)
+    ]
+

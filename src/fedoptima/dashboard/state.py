@@ -1,0 +1,266 @@
+"""A run at one moment as the page is told it: plain sections, sent again only when they change."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+from fedoptima.core.flow import CappedFlow
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.dashboard.accounts import RunAccounts
+from fedoptima.dashboard.folder import SILENT, RunFolder, Table
+from fedoptima.methods.registry import METHODS
+from fedoptima.report.fleet import DeviceFacts, DeviceState
+from fedoptima.report.summary import Summary
+
+MOST_POINTS = 300  # of a curve
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How far the files have been read."""
+
+    behind: bool = True
+    per_second: float = 0.0  # records, by the clock on the wall
+    error: str = ""
+
+
+def sections(
+    run: RunFolder, recipe: Table, kept: Table, known: RunAccounts, reading: Reading
+) -> dict[str, object]:
+    """``kept``: the run's summary.json, once there is one."""
+    summary = known.accounts.summary()
+    return {
+        "run": _about(run, recipe),
+        "now": {
+            **_condition(run, kept, known, reading),
+            **_figures(recipe, known, summary),
+            "records": known.records,
+            "records_per_second": _number(reading.per_second),
+        },
+        "curve": _curve(summary),
+        "speed": _speed(summary),
+        "queue": _queue(recipe, known, summary),
+        "rows": [_server_row(known, summary), *_device_rows(known, summary)],
+        "notes": [asdict(each) for each in sorted(known.happenings.latest, key=lambda h: -h.at)],
+    }
+
+
+# ---- the run -------------------------------------------------------------------------------------
+
+
+def _about(run: RunFolder, recipe: Table) -> dict[str, object]:
+    return {
+        "name": run.name,
+        "recipe": recipe.get("name", ""),
+        "method": name_in(recipe, "method"),
+        "model": name_in(recipe, "model"),
+        "data": name_in(recipe, "data"),
+        "seed": recipe.get("seed"),
+        "clock": "real" if run.networked else "virtual",
+    }
+
+
+def _condition(
+    run: RunFolder, kept: Table, known: RunAccounts, reading: Reading
+) -> dict[str, object]:
+    state, text = condition(run, kept)
+    if known.halt is not None and known.halt.failed:
+        state, text = "failed", known.halt.reason
+    elif state == "running" and known.fleet.began is None:
+        here = sum(facts.here for facts in known.fleet.devices.values())
+        state = "starting"
+        text = "dividing the model" if known.fleet.planning else f"{here} devices here"
+    if reading.error:
+        state, text = "unreadable", reading.error
+    read = None
+    if reading.behind:
+        seconds = kept.get("seconds")
+        whole = seconds if isinstance(seconds, int | float) and seconds > 0 else math.inf
+        read = min(1.0, known.accounts.course.seconds / whole)
+    return {"state": state, "text": text, "reading": _number(read)}
+
+
+def condition(run: RunFolder, kept: Table) -> tuple[str, str]:
+    """As its files say: how it is, and a word about it."""
+    if kept:
+        return "finished", str(kept.get("reason", ""))
+    silent = run.silent()
+    if silent > SILENT:
+        return "silent", f"nothing new for {duration(silent)}"
+    return "running", ""
+
+
+def _figures(recipe: Table, known: RunAccounts, summary: Summary) -> dict[str, object]:
+    accuracies = [point.accuracy for point in summary.curve if point.accuracy is not None]
+    recent, traffic = known.recent_throughput(), summary.traffic
+    return {
+        "seconds": _number(summary.seconds),
+        "epochs": _number(summary.epochs),
+        "share": _number(_share(recipe, summary)),
+        "version": summary.versions,
+        "accuracy": _number(accuracies[-1]) if accuracies else None,
+        "best": _number(max(accuracies)) if accuracies else None,
+        "device_throughput": _number(recent.device),
+        "server_throughput": _number(recent.server),
+        "up_bytes": traffic.up.total,
+        "down_bytes": traffic.down.total,
+        "memory_bytes": summary.memory.total.peak,
+        "staleness": _number(summary.staleness.mean),
+        "refused": summary.staleness.refused,
+        "late_batches": summary.balance.late_batches,
+    }
+
+
+def _share(recipe: Table, summary: Summary) -> float | None:
+    """Of the budget that is spent; None where the run has none that can be told from here."""
+    stop = recipe.get("stop")
+    if not isinstance(stop, dict):
+        return None
+    spent = [(summary.epochs, stop.get("epochs")), (summary.seconds / 3600, stop.get("hours"))]
+    shares = [done / of for done, of in spent if of]
+    return min(1.0, max(shares)) if shares else None
+
+
+# ---- over time -----------------------------------------------------------------------------------
+
+
+def _curve(summary: Summary) -> dict[str, object]:
+    points = thinned(summary.curve)
+    return {
+        "seconds": [_number(point.seconds) for point in points],
+        "epochs": [_number(point.epochs) for point in points],
+        "accuracy": [_number(point.accuracy) for point in points],
+        "loss": [_number(point.loss) for point in points],
+    }
+
+
+def _speed(summary: Summary) -> dict[str, object]:
+    stretches = thinned(summary.stretches)
+    return {
+        "seconds": [_number(stretch.seconds) for stretch in stretches],
+        "epochs": [_number(stretch.epochs) for stretch in stretches],
+        "device": [_number(stretch.throughput.device) for stretch in stretches],
+        "server": [_number(stretch.throughput.server) for stretch in stretches],
+    }
+
+
+def _queue(recipe: Table, known: RunAccounts, summary: Summary) -> dict[str, object]:
+    level = summary.memory.queue
+    return {
+        "bin_seconds": level.bin_seconds,
+        "bins": [_number(value) for value in level.bins],
+        "peak": level.peak,
+        "mean": _number(level.mean),
+        "cap": _cap(recipe, len(known.fleet.devices)),
+    }
+
+
+def _cap(recipe: Table, devices: int) -> int | None:
+    """Omega; None where the method has none, or is not one of ours."""
+    method, deploy = recipe.get("method"), recipe.get("deploy")
+    build = METHODS.get(name_in(recipe, "method"))
+    if build is None or not isinstance(method, dict):
+        return None
+    wanted = deploy.get("devices") if isinstance(deploy, dict) else None
+    options = {key: value for key, value in method.items() if key != "name"}
+    flow = build(max(1, devices, wanted or 0), **options).flow()
+    return flow.cap if isinstance(flow, CappedFlow) else None
+
+
+# ---- the nodes -----------------------------------------------------------------------------------
+
+
+def _server_row(known: RunAccounts, summary: Summary) -> dict[str, object]:
+    fleet = known.fleet
+    state = "waiting" if fleet.began is None else "over" if known.halt is not None else "leading"
+    return {
+        "name": SERVER,
+        "state": state,
+        "well": True,
+        "version": summary.versions,
+        "used": sum(given.batches for given in summary.balance.devices.values()),
+        "merged": summary.staleness.merged,
+        "samples": summary.server_samples,
+        **_usage(summary, SERVER),
+    }
+
+
+def _device_rows(known: RunAccounts, summary: Summary) -> list[dict[str, object]]:
+    names = sorted(known.fleet.devices, key=in_order)
+    return [_device_row(name, known.fleet.devices[name], known, summary) for name in names]
+
+
+def _device_row(
+    name: NodeId, facts: DeviceFacts, known: RunAccounts, summary: Summary
+) -> dict[str, object]:
+    join, now = facts.join, known.newest
+    stale, given = summary.staleness.devices.get(name), summary.balance.devices.get(name)
+    away = facts.state is DeviceState.AWAY
+    return {
+        "name": name,
+        "state": f"away for {duration(now - facts.since)}" if away else facts.state.value,
+        "well": facts.here,
+        "gflops": _number(join.flops_per_second / 1e9) if join else None,
+        "mbps": _number(join.bytes_per_second * 8 / 1e6) if join else None,
+        "split": known.split,
+        "version": facts.version,
+        "behind": None if facts.version is None else max(0, known.fleet.version - facts.version),
+        "staleness": _number(stale.mean) if stale else None,
+        "refused": stale.refused if stale else 0,
+        "used": given.batches if given else 0,
+        "merged": facts.merged,
+        "samples": given.device_samples if given else 0,
+        "seen": round(max(0.0, now - facts.heard)),
+        "error": facts.error,
+        **_usage(summary, name),
+    }
+
+
+def _usage(summary: Summary, node: NodeId) -> dict[str, object]:
+    """As it is: these are compared with the report's."""
+    usage = summary.usage.get(node)
+    if usage is None:
+        return {}
+    return {"busy": usage.busy, "idle_1": usage.idle_1, "idle_2": usage.idle_2}
+
+
+# ---- small things --------------------------------------------------------------------------------
+
+
+def name_in(recipe: Mapping[str, object], part: str) -> str:
+    table = recipe.get(part)
+    return str(table.get("name", "")) if isinstance(table, dict) else ""
+
+
+def in_order(name: str) -> tuple[list[int | str], str]:
+    """device-2 before device-10."""
+    parts: list[int | str] = []
+    for text, number in re.findall(r"(\D*)(\d*)", name):
+        parts += [text, int(number or -1)]
+    return parts, name
+
+
+def thinned(points: Sequence[T]) -> list[T]:
+    """Every n-th, and always the last."""
+    step = -(-len(points) // MOST_POINTS)
+    return list(points) if step <= 1 else list(points[::-1][::step][::-1])
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _number(value: float | None) -> float | None:
+    """Six figures that count; what is not finite has no place in JSON."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.6g}")

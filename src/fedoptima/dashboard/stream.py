@@ -1,0 +1,114 @@
+"""Server-sent events: a run's sections, each sent again only when it has changed.
+
+Few rows fit on a page and into a message. So every onlooker names what it wants to see, and gets
+the first rows and lanes of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from fedoptima.core.types import SERVER
+from fedoptima.dashboard import lanes
+from fedoptima.dashboard.watch import Snapshot, Watch
+
+MOST_ROWS = 40  # of devices
+_RETRY = "retry: 2000\n\n"  # milliseconds until a browser that lost us tries again
+
+
+@dataclass(frozen=True)
+class Wish:
+    filter: str = ""
+    span: int = lanes.SPANS[0]
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Wish:
+        span = query.get("span", "")
+        known = {str(each): each for each in lanes.SPANS}
+        return cls(query.get("filter", "")[:80], known.get(span, lanes.SPANS[0]))
+
+    def cut(self, snapshot: Snapshot) -> dict[str, object]:
+        """What of the snapshot is shown."""
+        server, *devices = cast(list[dict[str, object]], snapshot.sections["rows"])
+        wanted = [row for row in devices if self._matches(row)]
+        if len(wanted) > MOST_ROWS:  # those in trouble first; else nobody changes places
+            wanted.sort(key=lambda row: bool(row["well"]))
+        shown = wanted[:MOST_ROWS]
+        cut = {
+            **snapshot.sections,
+            "rows": {
+                "shown": [server, *shown],
+                "matching": len(wanted),
+                "all": len(devices),
+                "not_well": sum(not row["well"] for row in devices),
+            },
+        }
+        if self.span in snapshot.timelines:
+            names = [SERVER, *(str(row["name"]) for row in shown)]
+            timeline = snapshot.timelines[self.span]
+            cut["lanes"] = lanes.plain(timeline, names, snapshot.began)
+        return cut
+
+    def _matches(self, row: Mapping[str, object]) -> bool:
+        text = f"{row['name']} {row['state']}".casefold()
+        return all(word in text for word in self.filter.casefold().split())
+
+
+async def messages(watch: Watch, wish: Wish) -> AsyncIterator[str]:
+    """One about every second: nothing but ``{}`` says that nothing has changed."""
+    yield _RETRY
+    sent: dict[str, str] = {}
+    async for snapshot in watch.snapshots(wish.span):
+        texts = {name: to_json(part) for name, part in wish.cut(snapshot).items()}
+        news = {name: text for name, text in texts.items() if sent.get(name) != text}
+        sent |= news
+        parts = ",".join(f'"{name}":{text}' for name, text in news.items())
+        yield f"data: {{{parts}}}\n\n"
+
+
+def to_json(part: object) -> str:
+    return json.dumps(part, separators=(",", ":"), allow_nan=False)
+
+
+class EventStream(Response):
+    """Ends as soon as the browser goes, and what it watched knows at once."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, stream: AsyncIterator[str]) -> None:
+        self._stream = stream
+        super().__init__(headers={"Cache-Control": "no-store"})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        )
+        sending = asyncio.ensure_future(self._send_all(send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send_all(self, send: Send) -> None:
+        try:
+            async for text in self._stream:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await self._stream.aclose()  # type: ignore[attr-defined]
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

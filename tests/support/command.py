@@ -1,0 +1,39 @@
+"""The command line as the target of a forked process. Imports nothing that takes time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]  # where "tests.e2e.tiny" is found
+
+# What the commands would load one by one, torch above all; none of it starts a thread.
+HEAVY = [
+    "torch.fx",
+    "torch.utils.flop_counter",
+    "grpc.aio",
+    "rich.live",
+    "tests.e2e.tiny",
+    "fedoptima.api.joining",
+    "fedoptima.api.server_run",
+    "fedoptima.cli.device",
+    "fedoptima.cli.server",
+]
+
+
+def run_command(log: Path, words: list[str]) -> None:
+    """``fedoptima WORDS``; what it says goes to a file."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(ROOT)
+    sys.argv = ["fedoptima", *words]
+    from fedoptima.cli.app import main
+
+    try:
+        main()
+    except Exception:
+        traceback.print_exc()
+        raise
