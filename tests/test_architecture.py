@@ -34,9 +34,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "sim": TRAINING,
     "runtime": TRAINING,
     "report": frozenset({"core"}) | LEAVES,  # what a trace says, from the trace alone
-    "api": TRAINING | DRIVERS | {"report"},
-    "dashboard": TRAINING | DRIVERS | {"api", "report"},
-    "cli": TRAINING | DRIVERS | {"api", "report", "dashboard"},
+    "tracking": frozenset({"core", "report"}) | LEAVES,  # to other people's tools
+    "api": TRAINING | DRIVERS | {"report", "tracking"},
+    "dashboard": TRAINING | DRIVERS | {"api", "report", "tracking"},
+    "cli": TRAINING | DRIVERS | {"api", "report", "tracking", "dashboard"},
     "__init__": frozenset({"api", "core"}),
     "__main__": frozenset({"cli"}),
 }

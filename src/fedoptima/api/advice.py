@@ -226,12 +226,15 @@ def _finding(advice: Advice) -> str:
             f", the server on {brief(best.server_throughput)} instead of "
             f"{brief(base.server_throughput)}"
         )
-    said += (
-        f"; devices idle {percent(best.device_idle)} instead of {percent(base.device_idle)}, "
-        f"server {percent(best.server_idle)} instead of {percent(base.server_idle)}."
-    )
+    said += f"; devices idle {_instead(best.device_idle, base.device_idle)}"
+    said += f", server {_instead(best.server_idle, base.server_idle)}."
     others = _others(advice, best)
     return f"{said} The others: {others}." if others else said
+
+
+def _instead(share: float, before: float) -> str:
+    now, was = percent(share), percent(before)
+    return f"{now} as before" if now == was else f"{now} instead of {was}"
 
 
 def _others(advice: Advice, best: Trial | None) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.types import NodeId
+from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import quiet
 from fedoptima.data.registry import load_dataset
 from fedoptima.engine.determinism import deterministic
@@ -41,6 +42,7 @@ LOG = logging.getLogger("fedoptima.device")
 
 T = TypeVar("T")
 _GLANCE = 0.2  # seconds between two looks whether to stop
+_AT_MOST = ("classes", "vocabulary")  # a device may have fewer; all else must be the same
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,9 @@ async def _unless(stopped: Callable[[], bool], work: Coroutine[Any, Any, T]) -> 
         await asyncio.gather(task, return_exceptions=True)
 
 
-def build_workplace(setup: DeviceSetup, recipe_text: str) -> Workplace:
-    recipe = validate(Recipe, json.loads(recipe_text), "the server's recipe")
+def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
+    told = json.loads(instructions)
+    recipe = validate(Recipe, told["recipe"], "the server's recipe")
     threads = setup.threads or recipe.threads
     name, given = NodeId(setup.name), setup.given
     compute = compute_device(setup.compute)
@@ -129,6 +132,7 @@ def build_workplace(setup: DeviceSetup, recipe_text: str) -> Workplace:
         setup.data or recipe.data.name, directory=setup.directory, progress=quiet, **options
     )
     if own:
+        dataset = _fitted(dataset, told["facts"])
         validation, rows = dataset.test, np.arange(len(dataset.train))
     else:
         names = device_names(recipe)
@@ -149,3 +153,17 @@ def build_workplace(setup: DeviceSetup, recipe_text: str) -> Workplace:
     batch = min(recipe.training.batch_size, len(rows))
     paced = PacedEngine(engine, name, flops_per_second=speed, batch=batch)
     return Workplace(paced, len(rows), threads, lambda: speed)
+
+
+def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:
+    """A device's own data as data of the server's kind: of that, it may have seen only a part."""
+    mine = {**dataset.facts, "classes": dataset.classes}
+    for fact, wanted in facts.items():
+        have = mine.get(fact)
+        fits = have is not None and (have <= wanted if fact in _AT_MOST else have == wanted)
+        if not fits:
+            raise ConfigError(
+                f"--data: {dataset.name} does not fit the server's data: {fact} is "
+                f"{have if have is not None else 'unknown'} here and {wanted} there"
+            )
+    return replace(dataset, classes=facts["classes"], facts=facts)

@@ -27,7 +27,7 @@ from fedoptima.sim.fleet import NodeSpec, build_fleet
 LOG = logging.getLogger("fedoptima.server")
 _BY_ITSELF, _WHEN_ASKED = 1.0, 5.0  # seconds for a device to end
 _GFLOPS, _MBPS = 1e9, 1e6 / 8
-_PROCESS_BYTES = 400_000_000  # torch, a small model and its data
+_SERVER_BYTES, _DEVICE_BYTES = 600_000_000, 100_000_000  # torch once, and what each adds to it
 _CROWD = 8  # processes a core
 
 
@@ -159,7 +159,7 @@ def _last(log: Path) -> str:
 def crowding(devices: int) -> str:
     """A warning, or nothing, if so many devices do not fit on this machine well."""
     cores = os.cpu_count() or 1
-    needed, available = (devices + 1) * _PROCESS_BYTES, _available_bytes()
+    needed, available = _SERVER_BYTES + devices * _DEVICE_BYTES, _available_bytes()
     if available is not None and needed > available:
         return (
             f"{devices} device processes and a server take about {needed / 1e9:.0f} GB of memory, "

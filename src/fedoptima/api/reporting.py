@@ -13,6 +13,7 @@ import fedoptima
 from fedoptima.api.about import REFERENCE
 from fedoptima.api.advice import Advice, advise
 from fedoptima.api.build import build_method
+from fedoptima.api.comparing import read_about
 from fedoptima.api.serving import expected_devices
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
@@ -113,7 +114,7 @@ def report(
 
 
 def find_traces(runs: Sequence[str | Path]) -> list[Path]:
-    """Each run once, in the order given; a comparison's in the order of their names."""
+    """Each run once, in the order given; a comparison's in its own order."""
     found: dict[Path, Path] = {}
     for given in map(Path, runs):
         for trace in _traces_of(given):
@@ -126,13 +127,23 @@ def _traces_of(given: Path) -> list[Path]:
         return [given]
     if (given / TRACE).is_file():
         return [given / TRACE]
-    inside = sorted(given.glob(f"*/{TRACE}")) if given.is_dir() else []
+    inside = _compared(given)
     if not inside:
         raise ConfigError(
             f"{given}: no run is here (there is no {TRACE}); give the folder of a run, of a "
             "comparison, or a trace"
         )
     return inside
+
+
+def _compared(folder: Path) -> list[Path]:
+    """A comparison's runs, the methods in its order; of any other folder, what lies in it."""
+    if not (folder / "comparison.json").is_file():
+        return sorted(folder.glob(f"*/{TRACE}"))
+    about = read_about(folder)
+    pairs = [(method, seed) for seed in about.seeds for method in about.methods]
+    traces = [folder / f"{method}-seed{seed}" / TRACE for method, seed in pairs]
+    return [trace for trace in traces if trace.is_file()]
 
 
 def _open(trace: Path) -> _Source:

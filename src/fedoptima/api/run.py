@@ -32,8 +32,15 @@ class Watch:
     """What an onlooker may see while a run goes on."""
 
     simulation: Simulation
-    course: CourseAccount
-    usage: UsageAccount
+    accounts: Accounts
+
+    @property
+    def course(self) -> CourseAccount:
+        return self.accounts.course
+
+    @property
+    def usage(self) -> UsageAccount:
+        return self.accounts.usage
 
 
 Observer = Callable[[Watch], None]  # called about ten times a second, and once at the end
@@ -75,7 +82,7 @@ class _Run:
         self._dry = dry
         self._accounts = Accounts()
         self._assembly = assemble(experiment, [self._record], dry=dry)
-        self._watch = Watch(self._assembly.simulation, self._accounts.course, self._accounts.usage)
+        self._watch = Watch(self._assembly.simulation, self._accounts)
 
     def run(
         self,

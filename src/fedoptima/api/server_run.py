@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fedoptima.api.directory import RunDirectory, run_header
 from fedoptima.api.result import Result
 from fedoptima.api.run import Interrupted, weights_digest
-from fedoptima.api.serving import ServerSetup, recipe_for_devices
+from fedoptima.api.serving import ServerSetup, instructions
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import ConfigError, TrainingDiverged
 from fedoptima.engine.determinism import deterministic
@@ -185,7 +185,7 @@ class _ServerRun:
         node, recipe = self._node, self._setup.recipe
         streams = ServerStreams(
             node,
-            recipe_for_devices(recipe),
+            instructions(self._setup),
             limit=int(recipe.deploy.max_message_mb * _MB),
             pinned=self._setup.task.compute.type == "cuda",
             timeouts=self._timeouts,

@@ -72,11 +72,14 @@ def prepare_server(
     return ServerSetup(recipe, task, method, waits_for)
 
 
-def recipe_for_devices(recipe: Recipe) -> str:
-    """What a device has to know. Where data lies and what computes is its own affair."""
-    plain = plain_recipe(recipe)
+def instructions(setup: ServerSetup) -> str:
+    """What a device has to know. Where data lies and what computes is its own affair.
+
+    With the facts of the data, which the model is made for: a device's own may lack some classes.
+    """
+    plain, dataset = plain_recipe(setup.recipe), setup.task.dataset
     data = plain["data"]
     assert isinstance(data, dict)
     data["directory"] = None
     plain["device"] = "cpu"
-    return json.dumps(plain)
+    return json.dumps({"recipe": plain, "facts": {**dataset.facts, "classes": dataset.classes}})

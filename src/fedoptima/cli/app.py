@@ -13,6 +13,7 @@ from fedoptima import __version__
 from fedoptima.cli.certs import certs
 from fedoptima.cli.compare import compare
 from fedoptima.cli.console import stdout
+from fedoptima.cli.dashboard import dashboard
 from fedoptima.cli.datasets import datasets
 from fedoptima.cli.device import device
 from fedoptima.cli.errors import explained
@@ -20,6 +21,7 @@ from fedoptima.cli.fleets import fleets
 from fedoptima.cli.methods import methods
 from fedoptima.cli.plan import plan
 from fedoptima.cli.replay import replay
+from fedoptima.cli.report import report
 from fedoptima.cli.run import run
 from fedoptima.cli.server import server
 from fedoptima.cli.simulate import simulate
@@ -34,7 +36,7 @@ app = typer.Typer(
 )
 
 for command in (
-    *(run, server, device, simulate, compare),
+    *(run, server, device, simulate, compare, report, dashboard),
     *(plan, replay, methods, datasets, fleets),
 ):
     app.command()(explained(command))

@@ -25,11 +25,12 @@ from fedoptima.core.types import Payload, PayloadId
 Plain = object
 Tensors = MutableMapping[PayloadId, object]
 _Values = Mapping[PayloadId, object] | None
+_Builder = Callable[[list[Plain], _Values], object]  # from an array to its object
 
 _SCALARS = (str, int, float, bool, type(None))
 _classes: dict[str, type] = {}
 _getters: dict[type, Callable[[object], tuple[object, ...]]] = {}
-_builders: dict[str, Callable[[list[Plain], _Values], object]] = {}  # from an array to its object
+_builders: dict[str, _Builder] = {}
 
 
 def register(*classes: type) -> None:
@@ -39,8 +40,14 @@ def register(*classes: type) -> None:
             raise InvariantBroken(f"two classes are called {cls.__name__}")
         if is_dataclass(cls):
             _getters[cls] = _field_getter(cls)
-        by_position = is_dataclass(cls) or issubclass(cls, Enum)
-        _builders[cls.__name__] = _caller(cls) if by_position else _restorer(cls)
+        _builders[cls.__name__] = _builder(cls)
+
+
+def _builder(cls: type) -> _Builder:
+    if is_dataclass(cls):
+        checks = hasattr(cls, "__post_init__") or "__slots__" not in vars(cls)
+        return _caller(cls) if checks else _filler(cls)
+    return _caller(cls) if issubclass(cls, Enum) else _restorer(cls)
 
 
 def _field_getter(cls: type) -> Callable[[object], tuple[object, ...]]:
@@ -104,19 +111,37 @@ def _pairs(plain: list[Plain], tensors: _Values) -> list[tuple[object, object]]:
     return [(thaw(key, tensors), thaw(value, tensors)) for key, value in pairs]
 
 
-def _payload(plain: list[Plain], tensors: _Values) -> Payload:
-    _, identity, nbytes = cast(tuple[str, PayloadId, int], plain)
-    return Payload(identity, nbytes, tensors.get(identity) if tensors else None)
-
-
-def _caller(cls: type) -> Callable[[list[Plain], _Values], object]:
+def _caller(cls: type) -> _Builder:
     def build(plain: list[Plain], tensors: _Values) -> object:
-        return cls(*[thaw(item, tensors) if type(item) is list else item for item in plain[1:]])
+        return cls(*_items(plain, tensors))
 
     return build
 
 
-def _restorer(cls: type) -> Callable[[list[Plain], _Values], object]:
+def _filler(cls: type) -> _Builder:
+    """Writes the slots: a frozen class's own way of setting a field takes three times as long."""
+    setters = [vars(cls)[field.name].__set__ for field in fields(cls)]
+    size = 1 + len(setters)
+    create = object.__new__
+
+    def build(plain: list[Plain], tensors: _Values) -> object:
+        if len(plain) != size:  # by another version: the class knows what may be left out
+            return cls(*_items(plain, tensors))
+        made: object = create(cls)
+        for place, put in enumerate(setters, start=1):
+            item = plain[place]
+            put(made, thaw(item, tensors) if type(item) is list else item)
+        return made
+
+    return build
+
+
+def _payload(plain: list[Plain], tensors: _Values) -> Payload:
+    _, identity, nbytes = cast("tuple[str, PayloadId, int]", plain)
+    return Payload(identity, nbytes, tensors.get(identity) if tensors else None)
+
+
+def _restorer(cls: type) -> _Builder:
     def build(plain: list[Plain], tensors: _Values) -> object:
         restored: object = object.__new__(cls)
         state = cast(dict[str, Plain], plain[1])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
@@ -63,7 +62,7 @@ class Guard:
         self._app = app
         self._token = token
         # Not the token itself: who gets hold of the cookie does not know it.
-        self._cookie = hmac.new((token or "").encode(), _COOKIE.encode(), hashlib.sha256).hexdigest()
+        self._cookie = hmac.new((token or "").encode(), b"cookie", hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,7 +91,7 @@ class Guard:
         return PlainTextResponse("Open the address with its ?token=...\n", 401), None
 
 
-def _with_headers(send: Send, cookie: str | None) -> Callable[[Message], object]:
+def _with_headers(send: Send, cookie: str | None) -> Send:
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)

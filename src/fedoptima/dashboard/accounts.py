@@ -1,4 +1,4 @@
-"""All that is known of one run at this moment; the page's figures are `Accounts`', and no others."""
+"""All that is known of one run at this moment; its figures are those of `Accounts`."""
 
 from __future__ import annotations
 

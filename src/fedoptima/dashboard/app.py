@@ -15,10 +15,11 @@ from starlette.routing import Route
 from fedoptima.dashboard import assets
 from fedoptima.dashboard.access import Guard
 from fedoptima.dashboard.folder import RunFolder, Runs
-from fedoptima.dashboard.state import condition, name_in
+from fedoptima.dashboard.state import condition, name_in, number
 from fedoptima.dashboard.stream import EventStream, Wish, messages
 from fedoptima.dashboard.watch import Watch, Watches
 
+_KEPT = {"accuracy": "accuracy", "best": "best_accuracy", "epochs": "epochs"}
 _FOLLOWED = 8  # runs in progress whose accuracy a list shows
 
 
@@ -56,7 +57,7 @@ def dashboard(runs: Runs, *, token: str | None = None) -> Starlette:
         return watches.of(run), busy
 
     async def state(request: Request) -> Response:
-        """Once: as much as has been read by then (``now.reading`` says whether it is all)."""
+        """Once, when all that is there has been read."""
         watch, problem = await find(request)
         if watch is None:
             return problem
@@ -64,7 +65,8 @@ def dashboard(runs: Runs, *, token: str | None = None) -> Starlette:
         stream = watch.snapshots(wish.span)
         try:
             async for snapshot in stream:
-                return _fresh(wish.cut(snapshot))
+                if not snapshot.behind:
+                    return _fresh(wish.cut(snapshot))
         finally:
             await stream.aclose()
         return problem
@@ -99,9 +101,7 @@ def _row(runs: Runs, run: RunFolder) -> dict[str, object]:
         "clock": "real" if run.networked else "virtual",
         "state": state,
         "text": text,
-        "accuracy": kept.get("accuracy"),
-        "best": kept.get("best_accuracy"),
-        "epochs": kept.get("epochs"),
+        **{key: _figure(kept.get(name)) for key, name in _KEPT.items()},
         "age": round(run.silent()),
     }
 
@@ -112,6 +112,10 @@ def _so_far(watch: Watch | None) -> dict[str, object]:
     now = watch.latest.sections["now"]
     assert isinstance(now, dict)
     return {key: now[key] for key in ("state", "text", "accuracy", "best", "epochs")}
+
+
+def _figure(value: object) -> float | None:
+    return number(value) if isinstance(value, int | float) else None
 
 
 def _fresh(content: object) -> Response:

@@ -42,11 +42,11 @@ class Happenings:
 
     def _again(self, new: Happening) -> bool:
         for old in self.latest:
-            same_event = (old.node, old.kind, old.text) == (new.node, new.kind, new.text)
+            if (old.node, old.text) != (new.node, new.text):
+                continue
             # A device records its error, and the server that it was told of it: the same error.
-            same_error = new.serious and old.serious and (old.node, old.text) == (new.node, new.text)
-            if same_event or same_error:
-                old.times += same_event
+            if old.kind == new.kind or (old.serious and new.serious):
+                old.times += old.kind == new.kind
                 old.at = max(old.at, new.at)
                 return True
         return False
@@ -69,4 +69,5 @@ class Happenings:
                 case Note(kind, about, text):
                     yield Happening(at, about, kind, text, kind in _SERIOUS)
                 case Halt(reason, failed) if node == SERVER:
-                    yield Happening(at, SERVER, "the run failed" if failed else "over", reason, failed)
+                    kind = "the run failed" if failed else "over"
+                    yield Happening(at, SERVER, kind, reason, failed)

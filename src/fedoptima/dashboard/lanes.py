@@ -44,7 +44,4 @@ def plain(timeline: Timeline, names: Sequence[str], began: float) -> dict[str, o
 
 def _folded(shares: Sequence[float], fold: int, before: int) -> list[int]:
     padded = [*[0.0] * before, *shares]
-    return [
-        round(100 * sum(padded[at : at + fold]) / fold) for at in range(0, len(padded), fold)
-    ]
-
+    return [round(100 * sum(padded[at : at + fold]) / fold) for at in range(0, len(padded), fold)]

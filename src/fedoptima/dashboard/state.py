@@ -40,13 +40,13 @@ def sections(
             **_condition(run, kept, known, reading),
             **_figures(recipe, known, summary),
             "records": known.records,
-            "records_per_second": _number(reading.per_second),
+            "records_per_second": number(reading.per_second),
         },
         "curve": _curve(summary),
         "speed": _speed(summary),
         "queue": _queue(recipe, known, summary),
         "rows": [_server_row(known, summary), *_device_rows(known, summary)],
-        "notes": [asdict(each) for each in sorted(known.happenings.latest, key=lambda h: -h.at)],
+        "notes": _notes(known),
     }
 
 
@@ -82,7 +82,7 @@ def _condition(
         seconds = kept.get("seconds")
         whole = seconds if isinstance(seconds, int | float) and seconds > 0 else math.inf
         read = min(1.0, known.accounts.course.seconds / whole)
-    return {"state": state, "text": text, "reading": _number(read)}
+    return {"state": state, "text": text, "reading": number(read)}
 
 
 def condition(run: RunFolder, kept: Table) -> tuple[str, str]:
@@ -99,20 +99,22 @@ def _figures(recipe: Table, known: RunAccounts, summary: Summary) -> dict[str, o
     accuracies = [point.accuracy for point in summary.curve if point.accuracy is not None]
     recent, traffic = known.recent_throughput(), summary.traffic
     return {
-        "seconds": _number(summary.seconds),
-        "epochs": _number(summary.epochs),
-        "share": _number(_share(recipe, summary)),
-        "version": summary.versions,
-        "accuracy": _number(accuracies[-1]) if accuracies else None,
-        "best": _number(max(accuracies)) if accuracies else None,
-        "device_throughput": _number(recent.device),
-        "server_throughput": _number(recent.server),
+        "seconds": number(summary.seconds),
+        "epochs": number(summary.epochs),
+        "share": number(_share(recipe, summary)),
+        "version": known.fleet.version,
+        "accuracy": number(accuracies[-1]) if accuracies else None,
+        "best": number(max(accuracies)) if accuracies else None,
+        "device_throughput": number(recent.device),
+        "server_throughput": number(recent.server),
         "up_bytes": traffic.up.total,
         "down_bytes": traffic.down.total,
         "memory_bytes": summary.memory.total.peak,
-        "staleness": _number(summary.staleness.mean),
+        "staleness": number(summary.staleness.mean),
         "refused": summary.staleness.refused,
         "late_batches": summary.balance.late_batches,
+        "server_usage": asdict(summary.server_usage),
+        "device_usage": asdict(summary.device_usage),
     }
 
 
@@ -132,20 +134,20 @@ def _share(recipe: Table, summary: Summary) -> float | None:
 def _curve(summary: Summary) -> dict[str, object]:
     points = thinned(summary.curve)
     return {
-        "seconds": [_number(point.seconds) for point in points],
-        "epochs": [_number(point.epochs) for point in points],
-        "accuracy": [_number(point.accuracy) for point in points],
-        "loss": [_number(point.loss) for point in points],
+        "seconds": [number(point.seconds) for point in points],
+        "epochs": [number(point.epochs) for point in points],
+        "accuracy": [number(point.accuracy) for point in points],
+        "loss": [number(point.loss) for point in points],
     }
 
 
 def _speed(summary: Summary) -> dict[str, object]:
     stretches = thinned(summary.stretches)
     return {
-        "seconds": [_number(stretch.seconds) for stretch in stretches],
-        "epochs": [_number(stretch.epochs) for stretch in stretches],
-        "device": [_number(stretch.throughput.device) for stretch in stretches],
-        "server": [_number(stretch.throughput.server) for stretch in stretches],
+        "seconds": [number(stretch.seconds) for stretch in stretches],
+        "epochs": [number(stretch.epochs) for stretch in stretches],
+        "device": [number(stretch.throughput.device) for stretch in stretches],
+        "server": [number(stretch.throughput.server) for stretch in stretches],
     }
 
 
@@ -153,9 +155,9 @@ def _queue(recipe: Table, known: RunAccounts, summary: Summary) -> dict[str, obj
     level = summary.memory.queue
     return {
         "bin_seconds": level.bin_seconds,
-        "bins": [_number(value) for value in level.bins],
+        "bins": [number(value) for value in level.bins],
         "peak": level.peak,
-        "mean": _number(level.mean),
+        "mean": number(level.mean),
         "cap": _cap(recipe, len(known.fleet.devices)),
     }
 
@@ -182,9 +184,9 @@ def _server_row(known: RunAccounts, summary: Summary) -> dict[str, object]:
         "name": SERVER,
         "state": state,
         "well": True,
-        "version": summary.versions,
-        "used": sum(given.batches for given in summary.balance.devices.values()),
-        "merged": summary.staleness.merged,
+        "version": fleet.version,
+        "used": fleet.batches,
+        "merged": sum(facts.merged for facts in fleet.devices.values()),
         "samples": summary.server_samples,
         **_usage(summary, SERVER),
     }
@@ -200,19 +202,18 @@ def _device_row(
 ) -> dict[str, object]:
     join, now = facts.join, known.newest
     stale, given = summary.staleness.devices.get(name), summary.balance.devices.get(name)
-    away = facts.state is DeviceState.AWAY
     return {
         "name": name,
-        "state": f"away for {duration(now - facts.since)}" if away else facts.state.value,
+        "state": _doing(facts, known),
         "well": facts.here,
-        "gflops": _number(join.flops_per_second / 1e9) if join else None,
-        "mbps": _number(join.bytes_per_second * 8 / 1e6) if join else None,
+        "gflops": number(join.flops_per_second / 1e9) if join else None,
+        "mbps": number(join.bytes_per_second * 8 / 1e6) if join else None,
         "split": known.split,
         "version": facts.version,
         "behind": None if facts.version is None else max(0, known.fleet.version - facts.version),
-        "staleness": _number(stale.mean) if stale else None,
+        "staleness": number(stale.mean) if stale else None,
         "refused": stale.refused if stale else 0,
-        "used": given.batches if given else 0,
+        "used": facts.batches,
         "merged": facts.merged,
         "samples": given.device_samples if given else 0,
         "seen": round(max(0.0, now - facts.heard)),
@@ -221,12 +222,25 @@ def _device_row(
     }
 
 
+def _doing(facts: DeviceFacts, known: RunAccounts) -> str:
+    if facts.state is DeviceState.AWAY:
+        return f"away for {duration(known.newest - facts.since)}"
+    return "done" if facts.here and known.halt is not None else facts.state.value
+
+
 def _usage(summary: Summary, node: NodeId) -> dict[str, object]:
     """As it is: these are compared with the report's."""
     usage = summary.usage.get(node)
     if usage is None:
         return {}
     return {"busy": usage.busy, "idle_1": usage.idle_1, "idle_2": usage.idle_2}
+
+
+def _notes(known: RunAccounts) -> list[dict[str, object]]:
+    """The last first; times since the training began, below 0 before that."""
+    began = known.fleet.began or math.inf
+    latest = sorted(known.happenings.latest, key=lambda happening: -happening.at)
+    return [{**asdict(each), "at": number(max(-1.0, each.at - began))} for each in latest]
 
 
 # ---- small things --------------------------------------------------------------------------------
@@ -259,7 +273,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _number(value: float | None) -> float | None:
+def number(value: float | None) -> float | None:
     """Six figures that count; what is not finite has no place in JSON."""
     if value is None or not math.isfinite(value):
         return None

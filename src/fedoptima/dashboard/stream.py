@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -61,7 +61,7 @@ class Wish:
         return all(word in text for word in self.filter.casefold().split())
 
 
-async def messages(watch: Watch, wish: Wish) -> AsyncIterator[str]:
+async def messages(watch: Watch, wish: Wish) -> AsyncGenerator[str, None]:
     """One about every second: nothing but ``{}`` says that nothing has changed."""
     yield _RETRY
     sent: dict[str, str] = {}
@@ -82,15 +82,13 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, stream: AsyncIterator[str]) -> None:
+    def __init__(self, stream: AsyncGenerator[str, None]) -> None:
         self._stream = stream
         super().__init__(headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        )
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         sending = asyncio.ensure_future(self._send_all(send))
         leaving = asyncio.ensure_future(_gone(receive))
         try:
@@ -106,7 +104,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
-            await self._stream.aclose()  # type: ignore[attr-defined]
+            await self._stream.aclose()
 
 
 async def _gone(receive: Receive) -> None:

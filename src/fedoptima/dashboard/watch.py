@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.dashboard import lanes
 from fedoptima.dashboard.accounts import RunAccounts
-from fedoptima.dashboard.folder import SILENT, RunFolder, Runs, Table
+from fedoptima.dashboard.folder import SILENT, RunFolder, Runs
 from fedoptima.dashboard.following import Follower
 from fedoptima.dashboard.state import Reading, sections
 from fedoptima.report.timeline import Timeline
@@ -35,8 +35,9 @@ MOST_WATCHES = 16
 @dataclass(frozen=True)
 class Snapshot:
     sections: dict[str, object]
-    began: float = 0.0
-    timelines: dict[int, Timeline] = field(default_factory=dict)  # by span
+    behind: bool  # there is more to be read
+    began: float  # the training, on the trace's clock
+    timelines: dict[int, Timeline]  # by span
 
 
 class RunReader:
@@ -73,6 +74,7 @@ class RunReader:
         known, reading = self._known, Reading(self.behind, self._pace(), self._error)
         return Snapshot(
             sections(self._run, recipe, kept, known, reading),
+            reading.behind,
             known.accounts.course.began,
             {span: lanes.look(known.timeline, span) for span in spans},
         )
@@ -132,7 +134,7 @@ class Watch:
     def touch(self) -> None:
         self._last_used = time.monotonic()
 
-    async def snapshots(self, span: int) -> AsyncIterator[Snapshot]:
+    async def snapshots(self, span: int) -> AsyncGenerator[Snapshot, None]:
         """From now on, with the timeline of ``span``."""
         seen = self._number
         self._spans[span] += 1
@@ -140,7 +142,8 @@ class Watch:
         try:
             while not self.over:
                 async with self._changed:
-                    await self._changed.wait_for(lambda: self._number > seen or self.over)
+                    while self._number == seen and not self.over:
+                        await self._changed.wait()
                 seen = self._number
                 if self.latest is not None and span in self.latest.timelines:
                     yield self.latest

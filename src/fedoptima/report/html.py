@@ -26,8 +26,7 @@ from fedoptima.report.words import compare, describe
 
 _MOST_SPANS = 60_000  # of all runs: beyond, timelines are drawn from their bins
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; "
-    "img-src data: blob:"
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 )
 
 

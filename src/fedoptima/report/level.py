@@ -16,6 +16,7 @@ _FIRST_WIDTH = 2.0**-10  # seconds; a power of two, so that bins end where they 
 
 @dataclass(frozen=True, slots=True)
 class Level:
+    last: float  # the value at the end
     peak: float
     mean: float  # weighted by time
     bin_seconds: float
@@ -70,4 +71,4 @@ class LevelMeter:
         begun = now - (self._began + len(bins) * end._width)  # rounded as in `_flow`
         if begun > 0:
             bins.append(end._open / begun)
-        return Level(self.peak, mean, end._width, tuple(bins))
+        return Level(self.value, self.peak, mean, end._width, tuple(bins))

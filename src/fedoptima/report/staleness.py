@@ -33,6 +33,15 @@ class Staleness:
     devices: Mapping[NodeId, DeviceStaleness]  # those that had an update merged or refused
     activation_age_mean: float  # seconds from a batch's arrival to its use
     activation_age_max: float
+    # Batches used within 1 ms of their arrival, then those that took up to 2, 4, 8 ... ms.
+    activation_ages: tuple[int, ...] = ()
+
+
+def _count(bins: list[int], value: int) -> None:
+    """In bins by powers of two: 0, 1, 2-3, 4-7 ... so few of them, whatever the values."""
+    place = value.bit_length()
+    bins += [0] * (place + 1 - len(bins))
+    bins[place] += 1
 
 
 class _Tally:
@@ -41,15 +50,13 @@ class _Tally:
         self.refused = 0
         self.total = 0
         self.worst = 0
-        self.bins: list[int] = []  # by powers of two: bounded, whatever the staleness
+        self.bins: list[int] = []
 
     def add(self, staleness: int) -> None:
         self.merged += 1
         self.total += staleness
         self.worst = max(self.worst, staleness)
-        place = staleness.bit_length()
-        self.bins += [0] * (place + 1 - len(self.bins))
-        self.bins[place] += 1
+        _count(self.bins, staleness)
 
     def result(self) -> DeviceStaleness:
         mean = self.total / self.merged if self.merged else 0.0
@@ -65,6 +72,7 @@ class StalenessAccount:
         self._batches = 0
         self._age = 0.0
         self._oldest = 0.0
+        self._ages: list[int] = []
 
     def observe(self, record: Record) -> None:
         if record.node != SERVER:
@@ -76,6 +84,7 @@ class StalenessAccount:
                     self._batches += 1
                     self._age += age
                     self._oldest = max(self._oldest, age)
+                    _count(self._ages, int(1000 * age))
                 elif isinstance(effect.job, Merge):
                     self._merge(effect.job)
             elif isinstance(effect, Note) and effect.kind == "update refused":
@@ -104,4 +113,5 @@ class StalenessAccount:
             {device: tally.result() for device, tally in sorted(self._devices.items())},
             self._age / self._batches if self._batches else 0.0,
             self._oldest,
+            tuple(self._ages),
         )

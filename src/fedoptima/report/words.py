@@ -54,7 +54,10 @@ def outcome(view: RunView) -> Iterator[str]:
 
 
 def pace(view: RunView) -> Iterator[str]:
-    """Who is waited for at a barrier: those who hardly wait there themselves."""
+    """Who is waited for at a barrier: those who hardly wait there themselves.
+
+    They set the pace only if this is what the others wait for most.
+    """
     usage = view.summary.usage
     shares = {node: usage[node].idle_2_share for node in view.devices if usage[node].span}
     mean = sum(shares.values()) / len(shares) if shares else 0.0
@@ -64,10 +67,16 @@ def pace(view: RunView) -> Iterator[str]:
     awaited = [node for node, share in shares.items() if share <= NEVER_WAITS * longest]
     waiting = [share for node, share in shares.items() if node not in awaited]
     lost = percent(sum(waiting) / len(waiting))
-    if awaited:
+    mean_use = view.summary.device_usage
+    if awaited and mean_use.idle_2 > mean_use.idle_1:
         yield (
             f"{listed(awaited)}{_speeds(view, awaited)} set the pace: the other devices spent "
             f"{lost} of their time waiting for slower ones (Type II)."
+        )
+    elif awaited:
+        yield (
+            f"The other devices spent {lost} of their time waiting for slower ones (Type II), "
+            f"above all for {listed(awaited)}{_speeds(view, awaited)}."
         )
     else:
         yield (

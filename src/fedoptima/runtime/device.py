@@ -104,6 +104,7 @@ class Device:
         self._node: DeviceNode | None = None
         self._compute: Compute | None = None
         self._failures = 0
+        self._waited = 0.0  # before this connection
         self._last_seen = time.monotonic()  # the server
         self._welcomed: float | None = None  # by it, in this connection
 
@@ -236,7 +237,7 @@ class Device:
         if welcomed is None:
             return
         self._last_seen = now
-        if now - welcomed > self._timeouts.retry_longest:
+        if now - welcomed > self._waited:
             self._failures = 0  # else it may be sent away each time, soon after its welcome
 
     async def _judge(self, error: Exception) -> str:
@@ -258,8 +259,8 @@ class Device:
         """Doubling, and never the same for two devices: they would all come at once."""
         longest = self._timeouts.retry_first * 2 ** min(self._failures, 16)
         self._failures += 1
-        delay: float = min(longest, self._timeouts.retry_longest)
-        return delay * random.uniform(0.5, 1.0)
+        self._waited = min(longest, self._timeouts.retry_longest) * random.uniform(0.5, 1.0)
+        return self._waited
 
 
 class _Over(Exception):

@@ -27,8 +27,9 @@ class ServerLog:
             case Received(device, _, Join() as join):
                 self._log.info("%s joined%s: %s", device, _brought(join), _introduced(join))
             case JobDone(_, PlanRun(devices), text=text):
+                several = "s" if len(devices) > 1 else ""
                 plan = _in_words(Plan.from_json(text))
-                self._log.info("planned for %d devices: %s", len(devices), plan)
+                self._log.info("planned for %d device%s: %s", len(devices), several, plan)
 
 
 class DeviceLog:

@@ -18,6 +18,7 @@ from fedoptima.core.plain import freeze, thaw
 from fedoptima.core.types import NodeId
 
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space around, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,12 @@ class Record:
 
     @staticmethod
     def from_line(line: str) -> Record:
-        at, node, event, *effects = json.loads(line)
+        plain, end = _decode(line)
+        if end != len(line):
+            raise ValueError(f"{len(line) - end} characters after the record")
+        at, node, event, *effects = plain
         return Record(
-            at, node, cast(Event, thaw(event)), [cast(Effect, thaw(effect)) for effect in effects]
+            at, node, cast("Event", thaw(event)), cast("list[Effect]", list(map(thaw, effects)))
         )
 
 

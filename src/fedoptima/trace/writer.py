@@ -52,6 +52,8 @@ class Digest:
 class TraceWriter:
     """With ``path=None`` nothing is written and only the digest is kept."""
 
+    _flushed: float
+
     def __init__(self, path: Path | None, header: Mapping[str, object]) -> None:
         self.digest = Digest()
         self._file = path.open("wb") if path else None
@@ -112,7 +114,7 @@ class TraceWriter:
             self._file.close()
 
     def _open_member(self) -> None:
-        self._flushed: float = time.monotonic()
+        self._flushed = time.monotonic()
         self._member: io.TextIOWrapper | None = None
         if self._file:
             # mtime=0: the same run gives the same bytes.

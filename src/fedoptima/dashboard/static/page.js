@@ -87,7 +87,8 @@ function update(news) {
   if (news.run) about(news.run);
   if (news.now) tell((now = news.now));
   if (news.rows) nodes(news.rows);
-  if (news.queue || news.now || news.rows) tiles(news);
+  queue = news.queue ?? queue;
+  if (news.queue || news.now) tiles();
   if (news.lanes) timeline.show(news.lanes);
   if (news.notes) notes(news.notes);
   if (news.curve || news.speed || news.queue) plot(picked(news, ["curve", "speed", "queue"])).catch((error) => contact(error.message));
@@ -121,19 +122,19 @@ function tell({ state, text, reading, share, records }) {
 
 // ---- figures ------------------------------------------------------------------------------------
 
-let queue = {}, rows = [];
+let queue = {};
 
-function tiles(news) {
-  queue = news.queue ?? queue;
-  const share = (row, key) => row[key] / ((row.busy + row.idle_1 + row.idle_2) || 1);
-  const [server = {}, ...devices] = rows.filter((row) => row.busy != null);
-  const mean = (key) => devices.reduce((sum, row) => sum + share(row, key), 0) / (devices.length || 1);
-  const idle = (one, two) => [percent(one + two), `I ${percent(one)}, II ${percent(two)}`];
+function idle({ busy, idle_1: one, idle_2: two }) {
+  const whole = busy + one + two;
+  return whole ? [percent((one + two) / whole), `I ${percent(one / whole)}, II ${percent(two / whole)}`] : ["–", ""];
+}
+
+function tiles() {
   const items = [
     ["accuracy", percent(now.accuracy), now.best == null ? "" : `best ${percent(now.best)}`],
     ["time", duration(now.seconds), `${brief(now.epochs)} epochs, ${brief(now.version)} merges`],
-    ["server idle", ...(server.busy == null ? ["–", ""] : idle(share(server, "idle_1"), share(server, "idle_2")))],
-    ["devices idle, mean", ...(devices.length ? idle(mean("idle_1"), mean("idle_2")) : ["–", ""])],
+    ["server idle", ...idle(now.server_usage)],
+    ["devices idle, mean", ...idle(now.device_usage)],
     ["samples per second", brief(now.device_throughput), `on devices; ${brief(now.server_throughput)} on the server`],
     ["queue, mean", brief(queue.mean), `peak ${brief(queue.peak)}${queue.cap == null ? "" : `, cap ${queue.cap}`}`],
     ["traffic", megabytes(now.up_bytes + now.down_bytes), `${megabytes(now.up_bytes)} up`],
@@ -154,7 +155,6 @@ function tiles(news) {
 }
 
 function nodes({ shown, matching, all, not_well: notWell }) {
-  rows = shown;
   const items = shown.flatMap((each) => (each.error ? [each, { error: each.error }] : [each]));
   const body = byId("node-table").tBodies[0];
   // A row and an error's row differ in shape: where the order changes, begin anew.
@@ -177,7 +177,7 @@ function notes(items) {
   };
   fill(byId("notes"), items, create, (item, { at, node, kind, text, serious, times }) => {
     const [time, who, what] = item.children;
-    say(time, `${duration(at)} `);
+    say(time, at < 0 ? "before" : duration(at));
     say(who, `${node} `);
     say(what, `${kind}${text ? `: ${text}` : ""}${times > 1 ? ` (${times} times)` : ""}`);
     what.className = serious ? "serious" : "";

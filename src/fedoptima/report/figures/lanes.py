@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
+from html import escape
 
 import numpy as np
 
@@ -77,7 +78,7 @@ def _packed_spans(lanes: Timeline, spans: Sequence[Span], nodes: Sequence[str]) 
         "node": _text(np.array([place[s.node] for s in spans], dtype=np.uint8)),
         "kind": _text(np.array([KINDS.index(s.kind) for s in spans], dtype=np.uint8)),
         "what": _text(np.array([words.get(s.what, 0) for s in spans], dtype="<u2")),
-        "words": list(words),
+        "words": [escape(word, quote=False) for word in words],
     }
 
 

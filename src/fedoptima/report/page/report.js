@@ -8,7 +8,9 @@
     responsive: true,
     displaylogo: false,
     displayModeBar: touch ? true : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    // One of plotly's buttons would send the figure to its maker's server.
+    modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
+    plotlyServerURL: "",
   };
 
   // ---- light and dark ------------------------------------------------------------------------
@@ -17,9 +19,10 @@
     const css = getComputedStyle(document.documentElement);
     const colour = (name) => css.getPropertyValue(name).trim();
     const layout = {
-      margin: { l: 12, r: 12, t: 28, b: 12 },
+      margin: { l: 12, r: 12, t: 12, b: 12 },
       showlegend: figure.traces.length > 1,
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal",
+        itemwidth: 44 },
       hoverlabel: { bgcolor: colour("--raised"), font: { color: colour("--ink") }, namelength: -1 },
       // A finger that scrolls the page must not zoom a plot; the buttons above it do.
       dragmode: touch ? false : "zoom",
@@ -29,7 +32,7 @@
       uirevision: "keep",
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
-      font: { color: colour("--ink"), family: css.fontFamily || "sans-serif", size: 12 },
+      font: { color: colour("--ink"), family: getComputedStyle(document.body).fontFamily, size: 12 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--accent") },
     };
     for (const axis of ["xaxis", "yaxis"]) {

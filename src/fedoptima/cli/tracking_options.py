@@ -1,0 +1,148 @@
+"""The options of everything that trains: who else is told of the run, and how."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedoptima.cli.console import stderr
+
+if TYPE_CHECKING:
+    from fedoptima.api.result import Result
+    from fedoptima.api.run import Watch
+    from fedoptima.api.server_run import ServerWatch
+    from fedoptima.config.schema import Recipe
+    from fedoptima.tracking.tracker import Subject, Tracker, Tracking
+
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        help="Serve metrics for Prometheus, on this machine only; 0: any free port.",
+        min=0,
+        max=65535,
+    ),
+]
+TensorBoardFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--tensorboard",
+        metavar="DIR",
+        help="Write scalars for TensorBoard, in a folder of DIR named after the run's.",
+    ),
+]
+MLflowURI = Annotated[
+    str | None,
+    typer.Option("--mlflow", metavar="URI", help="Log to this MLflow tracking server."),
+]
+
+
+@dataclass(frozen=True)
+class TrackingOptions:
+    metrics_port: int | None = None
+    tensorboard: Path | None = None
+    mlflow: str | None = None
+
+    def open(
+        self, recipe: Recipe, folder: Path, *, clock: str, resumed: bool, quiet: bool
+    ) -> RunTracking:
+        """Before anything is trained or written: what cannot work is a `ConfigError` now."""
+        from fedoptima.api.directory import run_header
+        from fedoptima.tracking.tracker import Subject, Tracking
+
+        versions = run_header(recipe, dry=False)["versions"]
+        assert isinstance(versions, dict)
+        subject = Subject(recipe, folder, clock, versions, resumed)
+        with ExitStack() as opened:
+            trackers = self._trackers(subject, opened, quiet)
+            opened.pop_all()
+        return RunTracking(subject, Tracking(trackers))
+
+    def _trackers(self, subject: Subject, opened: ExitStack, quiet: bool) -> list[Tracker]:
+        """On ``opened``: how to close those there are, should the next one fail."""
+        from fedoptima.tracking.extra import track_extra
+
+        trackers: list[Tracker] = []
+
+        def add(tracker: Tracker) -> None:
+            trackers.append(tracker)
+            opened.callback(tracker.close)
+
+        if self.metrics_port is not None:
+            with track_extra("--metrics-port"):
+                from fedoptima.tracking.prometheus import Prometheus
+            page = Prometheus(subject, self.metrics_port)
+            add(page)
+            if not quiet:
+                stderr().print(f"metrics on {page.address}", soft_wrap=True)
+        if self.tensorboard is not None:
+            with track_extra("--tensorboard"):
+                from fedoptima.tracking.tensorboard import TensorBoard
+            add(TensorBoard(subject, self.tensorboard))
+        if self.mlflow is not None:
+            with track_extra("--mlflow"):
+                from fedoptima.tracking.mlflow import MLflow
+
+                add(MLflow(subject, self.mlflow))
+        return trackers
+
+
+class RunTracking:
+    """A run's onlookers, from its watch to the trackers."""
+
+    def __init__(self, subject: Subject, tracking: Tracking) -> None:
+        from fedoptima.api.build import build_method
+        from fedoptima.api.serving import expected_devices
+        from fedoptima.core.flow import CappedFlow
+
+        recipe = subject.recipe
+        flow = build_method(recipe, expected_devices(recipe)).flow()
+        self._cap = flow.cap if isinstance(flow, CappedFlow) else None
+        self._folder = subject.folder
+        self._tracking = tracking
+
+    def __enter__(self) -> RunTracking:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._tracking.close()
+
+    @property
+    def wanted(self) -> bool:
+        return self._tracking.wanted
+
+    def simulation(self, watch: Watch) -> None:
+        from fedoptima.report.metrics import Moment
+
+        members = watch.simulation.server.machine.members
+        self._tracking.look(
+            len(watch.course.points),
+            lambda: Moment(watch.accounts.summary(), frozenset(members), self._cap),
+        )
+
+    def server(self, watch: ServerWatch) -> None:
+        from fedoptima.report.metrics import Moment
+
+        accounts, members = watch.live.accounts, watch.node.machine.members
+        self._tracking.look(
+            len(accounts.course.points),
+            lambda: Moment(accounts.summary(), frozenset(members), self._cap),
+        )
+
+    def finish(self, result: Result) -> None:
+        from fedoptima.api.directory import RunDirectory
+        from fedoptima.tracking.tracker import Ending
+
+        folder = RunDirectory(self._folder)
+        tags = {
+            "reason": result.reason,
+            "trace_digest": result.trace_digest,
+            "weights_digest": result.weights_digest,
+        }
+        files = (folder.config, folder.summary, folder.metrics)
+        self._tracking.finish(Ending(result.summary, tags, files))

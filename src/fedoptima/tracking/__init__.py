@@ -1,0 +1,1 @@
+"""Runs as other tools want them: Prometheus, TensorBoard, MLflow. One module each, all extras."""
