@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ FLEET = {
         {"name": "fast", "count": 2, "gflops": 0.3, "up_mbps": 2.0, "down_mbps": 8.0},
     ],
 }
+
+
+@pytest.fixture(scope="module")
+def born() -> Iterator[None]:
+    with nursery():
+        yield
 
 
 def recipe(**parts: object) -> Recipe:
@@ -74,6 +81,7 @@ def test_too_many_devices_are_warned_of() -> None:
     assert crowding(0) == ""
 
 
+@pytest.mark.usefixtures("born")
 def test_devices_that_end_are_reported_with_their_last_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,7 +89,7 @@ def test_devices_that_end_are_reported_with_their_last_words(
     logs = tmp_path / "logs"
     fleet = LocalFleet(recipe(), True, tmp_path / "states", logs, certificates={})
     # Not of this machine, and without certificates: refused before anything is tried.
-    with nursery(), caplog.at_level(logging.INFO), pytest.raises(DevicesGone, match="logs"):
+    with caplog.at_level(logging.INFO), pytest.raises(DevicesGone, match="logs"):
         asyncio.run(fleet(Address("192.0.2.1", 1)))
     ended = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert sorted(getattr(record, "device", "") for record in ended) == sorted(names)
@@ -89,6 +97,7 @@ def test_devices_that_end_are_reported_with_their_last_words(
     assert sorted(path.name for path in logs.iterdir()) == sorted(f"{n}.log" for n in names)
 
 
+@pytest.mark.usefixtures("born")
 def test_a_fleet_that_is_given_up_leaves_no_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,7 +112,7 @@ def test_a_fleet_that_is_given_up_leaves_no_process(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    with nursery(), caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO):
         asyncio.run(give_up())
     pid = int(caplog.text.partition("device-1 (")[2].partition(")")[0])
     with pytest.raises(ProcessLookupError):

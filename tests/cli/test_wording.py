@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedoptima.cli.wording import brief, duration, percent
+from fedoptima.cli.wording import about, brief, counted, duration, percent
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,13 @@ def test_three_figures_are_enough() -> None:
         "99.9",
         "12,346",
     ]
+
+
+def test_roughly_is_enough_for_how_long_ago() -> None:
+    assert [about(x) for x in (0.4, 12.3, 99.6, 5999, 108_000)] == (
+        ["0 s", "12 s", "2 min", "2 h", "30 h"]
+    )
+
+
+def test_one_is_not_several() -> None:
+    assert [counted(n, "device") for n in (0, 1, 2)] == ["0 devices", "1 device", "2 devices"]

@@ -87,6 +87,7 @@ def test_a_batchs_age_runs_from_its_arrival_to_its_step() -> None:
     )
     assert found.activation_age_max == 4.5
     assert found.activation_age_mean == pytest.approx((0.0 + 1.0 + 4.5) / 3)
+    assert found.activation_ages == (1, *9 * (0,), 1, 0, 0, 1)  # 0 ms, 512-1023 ms, 4096-8191 ms
 
 
 def test_a_run_without_merges_and_steps_has_no_staleness() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
+from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.messages import Join, Message
 from fedoptima.core.types import NodeId
 from fedoptima.runtime import wire_pb2 as wire
@@ -43,13 +46,28 @@ def test_nobody_is_told_of_until_all_are_back_and_then_by_name() -> None:
         b = session(B)
         wait.opened(b)
         wait.received(b, JOIN)
+        a = session(A)
+        wait.opened(a)  # a new process: it takes a while until it has something to say
         assert not told
         assert not wait.over
-        wait.opened(session(A))
+        wait.received(a, JOIN)
         assert wait.over
         assert not wait.holds(b)
 
-    assert run(story, 100.0) == [(A, []), (B, [JOIN])]
+    assert run(story, 100.0) == [(A, [JOIN]), (B, [JOIN])]
+
+
+def test_one_that_does_not_wait_to_be_answered_is_not_listened_to_for_ever() -> None:
+    def story(told: list[tuple[NodeId, list[Message]]], patience: float) -> None:
+        wait = homecoming(told, patience)
+        b = session(B)
+        wait.opened(b)
+        for _ in range(3):
+            wait.received(b, JOIN)
+        with pytest.raises(ProtocolViolation, match="does not wait to be answered"):
+            wait.received(b, JOIN)
+
+    run(story, 100.0)
 
 
 def test_when_patience_is_over_those_who_are_back_are_told_of() -> None:
@@ -64,12 +82,16 @@ def test_one_that_goes_again_is_not_counted_as_back() -> None:
         wait = homecoming(told, patience)
         first, second = session(A), session(A, 2)
         wait.opened(first)
+        wait.received(first, JOIN)
         wait.closed(first)
-        wait.opened(session(B))
+        b = session(B)
+        wait.opened(b)
+        wait.received(b, JOIN)
         assert not told
         wait.opened(second)
+        wait.received(second, JOIN)
 
-    assert run(story, 100.0) == [(A, []), (B, [])]
+    assert run(story, 100.0) == [(A, [JOIN]), (B, [JOIN])]
 
 
 def test_the_end_of_a_session_that_was_replaced_changes_nothing() -> None:

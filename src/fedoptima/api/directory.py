@@ -49,10 +49,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe, *, dry: bool) -> RunDirectory:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            over = cls(path).summary.exists()
-            way_out = "" if over else f", or go on with --resume {path}"
-            raise ConfigError(f"{path}: exists already; choose another folder (--out){way_out}")
+        cls.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -62,6 +59,13 @@ class RunDirectory:
         run = cls(path)
         run.config.write_text(json.dumps(run_header(recipe, dry=dry), indent=1))
         return run
+
+    @classmethod
+    def check_free(cls, path: Path) -> None:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            over = cls(path).summary.exists()
+            way_out = "" if over else f", or go on with --resume {path}"
+            raise ConfigError(f"{path}: exists already; choose another folder (--out){way_out}")
 
     @classmethod
     def open(cls, path: Path) -> tuple[RunDirectory, Recipe, bool]:

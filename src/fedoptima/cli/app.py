@@ -25,6 +25,7 @@ from fedoptima.cli.report import report
 from fedoptima.cli.run import run
 from fedoptima.cli.server import server
 from fedoptima.cli.simulate import simulate
+from fedoptima.cli.trace import trace
 
 app = typer.Typer(
     name="fedoptima",
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 
 for command in (
-    *(run, server, device, simulate, compare, report, dashboard),
+    *(run, server, device, simulate, compare, report, trace, dashboard),
     *(plan, replay, methods, datasets, fleets),
 ):
     app.command()(explained(command))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedoptima.cli.progress import State
-from fedoptima.cli.wording import brief, counted
+from fedoptima.cli.wording import about, brief, counted
 
 if TYPE_CHECKING:
     from fedoptima.api.server_run import ServerWatch
@@ -109,7 +109,7 @@ def _in_words(facts: DeviceFacts, now: float) -> str:
     from fedoptima.report.fleet import DeviceState
 
     if facts.state is DeviceState.AWAY:
-        return f"away for {max(0.0, now - facts.since):.0f} s"
+        return f"away for {about(max(0.0, now - facts.since))}"
     return str(facts.state.value)
 
 
@@ -129,5 +129,5 @@ def _waiting(watch: ServerWatch, now: float) -> str:
         text += f"; {readying} getting ready"
     deadline = core.timers.get(GATHER)
     if deadline is not None:
-        text += f"; begins at the latest in {max(0.0, deadline - now):.0f} s"
+        text += f"; begins at the latest in {about(max(0.0, deadline - now))}"
     return text

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fedoptima.cli.console import plain_table
 from fedoptima.cli.progress import bar
-from fedoptima.cli.wording import counted, duration, percent
+from fedoptima.cli.wording import about, counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 30  # of devices
 _MOST_ERRORS = 5
-_NAME = 20  # columns; longer names are cut
-_WIDTHS = {1: 13, 6: 7, 7: 7, 8: 7, 9: 5}  # of the columns that change
+_NAME = 18  # columns; longer names are cut
+_WIDTHS = {1: 15, 6: 8, 7: 7, 8: 7, 9: 6}  # of the columns that change
 _FRAME = 5  # lines around the devices' rows: title, bar, blank, headings, the server
 
 
@@ -46,6 +46,7 @@ def picture(title: str, state: FleetState, *, height: int) -> RenderableType:
 def _table(state: FleetState, most: int) -> Table:
     headings = ("", "state", "GFLOP/s", "up Mbit/s", "version", "behind", state.what_is_used)
     table = plain_table(*headings, "busy", "idle", "seen", left=2)
+    table.padding = (0, 1, 0, 0)  # there are many columns
     table.columns[0].max_width = _NAME
     for column in table.columns[:2]:
         column.no_wrap, column.overflow = True, "ellipsis"
@@ -65,7 +66,7 @@ def _cells(row: DeviceRow) -> tuple[str, ...]:
     version = "" if row.version is None else str(row.version)
     behind = "" if row.behind is None else str(row.behind)
     figures = (row.gflops, row.mbps, version, behind, str(row.used))
-    return (row.name, row.state, *figures, *_shares(row.usage), f"{row.unseen:.0f} s")
+    return (row.name, row.state, *figures, *_shares(row.usage), about(row.unseen))
 
 
 def _summed_up(rows: Sequence[DeviceRow]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from fedoptima.cli.fleet_view import fleet_view
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import kept_in, said_on
 from fedoptima.cli.outcome import show_result
+from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def lead(
     quiet: bool,
     listen: Address,
     tls: ServerTLS | None,
+    tracking: TrackingOptions,
     beside: Beside | None = None,
 ) -> Result:
     """``again``: the command that goes on with this run. ``beside``: see `Company`."""
@@ -59,14 +61,19 @@ def lead(
             # Before the view: a live table takes stderr as it finds it.
             stack.enter_context(refusals_logged())
             interrupted = stack.enter_context(Interrupt(LOG.warning))
+            tracked = stack.enter_context(
+                tracking.open(recipe, directory.path, clock="real", resumed=resume, quiet=quiet)
+            )
             view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
             setup = prepare_server(recipe, progress=view.reading)
             if not resume:
                 directory = RunDirectory.create(directory.path, setup.recipe, dry=False)
             stack.enter_context(kept_in(directory.logs / "server.log"))
-            observe = None if quiet else view.observe
+            observe = tracked.server_beside(None if quiet else view.observe)
             company = Company(ready, observe, interrupted, beside)
-            return serve(setup, directory, listen=listen, tls=tls, resume=resume, company=company)
+            result = serve(setup, directory, listen=listen, tls=tls, resume=resume, company=company)
+            tracked.finish(result)
+            return result
     except ConfigError:
         if not (begun or resume):
             directory.discard()

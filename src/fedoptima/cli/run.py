@@ -12,6 +12,12 @@ from fedoptima.cli.deploy_extra import deploy_extra
 from fedoptima.cli.errors import warn
 from fedoptima.cli.leading import lead, show
 from fedoptima.cli.recipe import RECIPE_HELP, Method, Sets, naming, read_recipe
+from fedoptima.cli.tracking_options import (
+    MetricsPort,
+    MLflowURI,
+    TensorBoardFolder,
+    TrackingOptions,
+)
 from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +59,9 @@ def run(
         Path | None,
         typer.Option("--resume", metavar="RUN", help="Go on with the run in this folder."),
     ] = None,
+    metrics_port: MetricsPort = None,
+    tensorboard: TensorBoardFolder = None,
+    mlflow: MLflowURI = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -71,6 +80,7 @@ def run(
         from fedoptima.api.directory import RunDirectory, fresh_directory
         from fedoptima.api.local import crowding, threads_here, with_devices
         from fedoptima.api.serving import device_names
+    tracking = TrackingOptions(metrics_port, tensorboard, mlflow)
     if resumed is not None:
         asked = {"RECIPE": recipe, "--devices": devices, "--method": method, "--set": sets}
         asked |= {"--seed": seed, "--device": device, "--out": out}
@@ -83,7 +93,8 @@ def run(
         folder, resolved, _ = RunDirectory.open(resumed)
         if folder.summary.exists():
             raise ConfigError(f"{resumed}: this run is over; its result is in {folder.summary}")
-        show(_run(resolved, folder, paced=paced, resume=True, quiet=quiet), as_json=as_json)
+        result = _run(resolved, folder, tracking, paced=paced, resume=True, quiet=quiet)
+        show(result, as_json=as_json)
         return
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima run recipes/demo_digits.toml")
@@ -96,11 +107,21 @@ def run(
         if resolved.threads is None:
             resolved = resolved.model_copy(update={"threads": threads_here(count)})
         path = out or fresh_directory(Path("runs"), f"{resolved.name}-{resolved.method.name}")
-        result = _run(resolved, RunDirectory(path), paced=paced, resume=False, quiet=quiet)
+        RunDirectory.check_free(path)  # before a certificate is made for every device
+        begun = RunDirectory(path)
+        result = _run(resolved, begun, tracking, paced=paced, resume=False, quiet=quiet)
     show(result, as_json=as_json)
 
 
-def _run(recipe: Recipe, folder: RunDirectory, *, paced: bool, resume: bool, quiet: bool) -> Result:
+def _run(
+    recipe: Recipe,
+    folder: RunDirectory,
+    tracking: TrackingOptions,
+    *,
+    paced: bool,
+    resume: bool,
+    quiet: bool,
+) -> Result:
     from fedoptima.api.local import LocalFleet
     from fedoptima.api.nursery import nursery
     from fedoptima.api.serving import device_names
@@ -129,5 +150,6 @@ def _run(recipe: Recipe, folder: RunDirectory, *, paced: bool, resume: bool, qui
             quiet=quiet,
             listen=Address("127.0.0.1", 0),
             tls=ServerTLS(ca, own.cert, own.key),
+            tracking=tracking,
             beside=fleet,
         )

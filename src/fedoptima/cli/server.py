@@ -12,6 +12,12 @@ from fedoptima.cli.errors import warn
 from fedoptima.cli.leading import lead, show
 from fedoptima.cli.recipe import RECIPE_HELP, Method, Sets, naming, read_recipe
 from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
+from fedoptima.cli.tracking_options import (
+    MetricsPort,
+    MLflowURI,
+    TensorBoardFolder,
+    TrackingOptions,
+)
 from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +59,9 @@ def server(
         str | None,
         typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
     ] = None,
+    metrics_port: MetricsPort = None,
+    tensorboard: TensorBoardFolder = None,
+    mlflow: MLflowURI = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -93,6 +102,7 @@ def server(
             quiet=quiet,
             listen=address,
             tls=tls,
+            tracking=TrackingOptions(metrics_port, tensorboard, mlflow),
         )
     show(result, as_json=as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Callable
 from functools import partial
@@ -13,9 +14,17 @@ import typer
 from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.interrupt import Interrupt
+from fedoptima.cli.logs import said_on
 from fedoptima.cli.outcome import show_result
 from fedoptima.cli.progress import view_of
 from fedoptima.cli.recipe import RECIPE_HELP, Method, Sets, naming, read_recipe
+from fedoptima.cli.tracking_options import (
+    MetricsPort,
+    MLflowURI,
+    RunTracking,
+    TensorBoardFolder,
+    TrackingOptions,
+)
 from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,6 +60,9 @@ def simulate(
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wall time between checkpoints.", min=0)
     ] = 60.0,
+    metrics_port: MetricsPort = None,
+    tensorboard: TensorBoardFolder = None,
+    mlflow: MLflowURI = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -58,15 +70,16 @@ def simulate(
 
     Ctrl-C stops a run at a point from which --resume goes on.
     """
+    tracking = TrackingOptions(metrics_port, tensorboard, mlflow)
     if run is not None:
         asked = {"RECIPE": recipe, "--method": method, "--set": sets, "--seed": seed}
         asked |= {"--device": device, "--out": out, "--dry": dry or None}
         _refuse([name for name, value in asked.items() if value is not None])
-        result = _resume(run, checkpoint_every, quiet)
+        result = _resume(run, checkpoint_every, tracking, quiet)
     elif recipe is not None:
         changed = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
         with naming(recipe):
-            result = _begin(changed, out, dry, checkpoint_every, quiet)
+            result = _begin(changed, out, dry, checkpoint_every, tracking, quiet)
     else:
         raise ConfigError("no RECIPE; for example: fedoptima simulate recipes/demo_digits.toml")
     if as_json:
@@ -84,7 +97,12 @@ def _refuse(options: list[str]) -> None:
 
 
 def _begin(
-    recipe: Recipe, out: Path | None, dry: bool, checkpoint_every: float, quiet: bool
+    recipe: Recipe,
+    out: Path | None,
+    dry: bool,
+    checkpoint_every: float,
+    tracking: TrackingOptions,
+    quiet: bool,
 ) -> Result:
     from fedoptima import api
     from fedoptima.api.directory import fresh_directory
@@ -92,24 +110,42 @@ def _begin(
     name = f"{recipe.name}-{recipe.method.name}-seed{recipe.seed}"
     folder = out or fresh_directory(Path("runs"), name)
     begin = partial(api.simulate, recipe, out=folder, dry=dry, checkpoint_every=checkpoint_every)
-    return _watched(begin, recipe, folder, quiet)
+    tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=False)
+    return _watched(begin, recipe, folder, tracked, quiet)
 
 
-def _resume(folder: Path, checkpoint_every: float, quiet: bool) -> Result:
+def _resume(
+    folder: Path, checkpoint_every: float, tracking: TrackingOptions, quiet: bool
+) -> Result:
     from fedoptima import api
     from fedoptima.api.directory import RunDirectory
 
     _, recipe, _ = RunDirectory.open(folder)
     go_on = partial(api.resume, folder, checkpoint_every=checkpoint_every)
-    return _watched(go_on, recipe, folder, quiet)
+    tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=True)
+    return _watched(go_on, recipe, folder, tracked, quiet)
 
 
-def _watched(run: Callable[..., Result], recipe: Recipe, folder: Path, quiet: bool) -> Result:
+def _watched(
+    run: Callable[..., Result],
+    recipe: Recipe,
+    folder: Path,
+    tracking: Callable[..., RunTracking],
+    quiet: bool,
+) -> Result:
     from fedoptima.api import Interrupted
 
     try:
-        with Interrupt() as interrupted, view_of(recipe, quiet=quiet, folder=folder) as view:
-            return run(observer=view.training, progress=view.reading, interrupted=interrupted)
+        with (
+            Interrupt() as interrupted,
+            said_on(stderr(), logging.WARNING),
+            tracking(quiet=quiet) as tracked,
+            view_of(recipe, quiet=quiet, folder=folder) as view,
+        ):
+            observer = tracked.simulation_beside(view.training)
+            result = run(observer=observer, progress=view.reading, interrupted=interrupted)
+            tracked.finish(result)
+            return result
     except (Interrupted, KeyboardInterrupt) as stop:
         begun = (folder / "config.json").exists()
         again = f"; go on with: fedoptima simulate --resume {shlex.quote(str(folder))}"

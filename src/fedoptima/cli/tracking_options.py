@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,11 @@ class TrackingOptions:
         versions = run_header(recipe, dry=False)["versions"]
         assert isinstance(versions, dict)
         subject = Subject(recipe, folder, clock, versions, resumed)
+        cap = _cap(recipe, clock)
         with ExitStack() as opened:
             trackers = self._trackers(subject, opened, quiet)
             opened.pop_all()
-        return RunTracking(subject, Tracking(trackers))
+        return RunTracking(folder, cap, Tracking(trackers))
 
     def _trackers(self, subject: Subject, opened: ExitStack, quiet: bool) -> list[Tracker]:
         """On ``opened``: how to close those there are, should the next one fail."""
@@ -95,15 +97,9 @@ class TrackingOptions:
 class RunTracking:
     """A run's onlookers, from its watch to the trackers."""
 
-    def __init__(self, subject: Subject, tracking: Tracking) -> None:
-        from fedoptima.api.build import build_method
-        from fedoptima.api.serving import expected_devices
-        from fedoptima.core.flow import CappedFlow
-
-        recipe = subject.recipe
-        flow = build_method(recipe, expected_devices(recipe)).flow()
-        self._cap = flow.cap if isinstance(flow, CappedFlow) else None
-        self._folder = subject.folder
+    def __init__(self, folder: Path, cap: int | None, tracking: Tracking) -> None:
+        self._folder = folder
+        self._cap = cap
         self._tracking = tracking
 
     def __enter__(self) -> RunTracking:
@@ -112,27 +108,36 @@ class RunTracking:
     def __exit__(self, *error: object) -> None:
         self._tracking.close()
 
-    @property
-    def wanted(self) -> bool:
-        return self._tracking.wanted
-
-    def simulation(self, watch: Watch) -> None:
+    def simulation_beside(self, view: Callable[[Watch], None]) -> Callable[[Watch], None]:
+        """An observer for the view and the trackers."""
         from fedoptima.report.metrics import Moment
 
-        members = watch.simulation.server.machine.members
-        self._tracking.look(
-            len(watch.course.points),
-            lambda: Moment(watch.accounts.summary(), frozenset(members), self._cap),
-        )
+        def observe(watch: Watch) -> None:
+            accounts, members = watch.accounts, watch.simulation.server.machine.members
+            self._tracking.look(
+                len(accounts.course.points),
+                lambda: Moment(accounts.summary(), frozenset(members), self._cap),
+            )
+            view(watch)
 
-    def server(self, watch: ServerWatch) -> None:
+        return observe if self._tracking.wanted else view
+
+    def server_beside(
+        self, view: Callable[[ServerWatch], None] | None
+    ) -> Callable[[ServerWatch], None] | None:
+        """None: nobody looks, and nothing needs to be counted."""
         from fedoptima.report.metrics import Moment
 
-        accounts, members = watch.live.accounts, watch.node.machine.members
-        self._tracking.look(
-            len(accounts.course.points),
-            lambda: Moment(accounts.summary(), frozenset(members), self._cap),
-        )
+        def observe(watch: ServerWatch) -> None:
+            accounts, members = watch.live.accounts, watch.node.machine.members
+            self._tracking.look(
+                len(accounts.course.points),
+                lambda: Moment(accounts.summary(), frozenset(members), self._cap),
+            )
+            if view is not None:
+                view(watch)
+
+        return observe if self._tracking.wanted else view
 
     def finish(self, result: Result) -> None:
         from fedoptima.api.directory import RunDirectory
@@ -146,3 +151,15 @@ class RunTracking:
         }
         files = (folder.config, folder.summary, folder.metrics)
         self._tracking.finish(Ending(result.summary, tags, files))
+
+
+def _cap(recipe: Recipe, clock: str) -> int | None:
+    """Omega, where the method has one."""
+    from fedoptima.api.build import build_method
+    from fedoptima.api.serving import device_names, expected_devices
+    from fedoptima.core.flow import CappedFlow
+
+    simulated = clock == "virtual"
+    devices = len(device_names(recipe)) if simulated else expected_devices(recipe)
+    flow = build_method(recipe, max(1, devices)).flow()
+    return flow.cap if isinstance(flow, CappedFlow) else None

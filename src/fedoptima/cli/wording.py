@@ -14,6 +14,14 @@ def duration(seconds: float) -> str:
     return f"{hours:,} h {minutes:02d} min {rest:02d} s"
 
 
+def about(seconds: float) -> str:
+    """In a word: ``12 s``, ``45 min``, ``30 h``."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 99.5 else f"{minutes / 60:,.0f} h"
+
+
 def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 

@@ -17,19 +17,19 @@ from fedoptima.dashboard.access import Guard
 from fedoptima.dashboard.folder import RunFolder, Runs
 from fedoptima.dashboard.state import condition, name_in, number
 from fedoptima.dashboard.stream import EventStream, Wish, messages
-from fedoptima.dashboard.watch import Watch, Watches
+from fedoptima.dashboard.watch import Cadence, Watch, Watches
 
 _KEPT = {"accuracy": "accuracy", "best": "best_accuracy", "epochs": "epochs"}
 _FOLLOWED = 8  # runs in progress whose accuracy a list shows
 
 
-def dashboard(runs: Runs, *, token: str | None = None) -> Starlette:
-    watches = Watches(runs)
+def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None = None) -> Starlette:
+    watches = Watches(runs, cadence or Cadence())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await watches.close()
+        watches.close()
 
     async def page(request: Request) -> Response:
         return assets.asset("index.html").answer(request)

@@ -17,6 +17,8 @@ MOST_RUNS = 300
 SILENT = 20.0  # seconds without a new record until a run is no longer said to be going on
 _DEPTH = 3  # a comparison is a folder of runs; so may be a folder of comparisons
 
+_SHOWN = ("reason", "seconds", "epochs", "accuracy", "best_accuracy")
+
 Table = Mapping[str, object]
 
 
@@ -50,7 +52,9 @@ class RunFolder:
         return recipe if isinstance(recipe, dict) else {}
 
     def summary(self) -> Table:
-        return _read(self.path / "summary.json")
+        """What a list shows of it; all else is told by the trace."""
+        summary = _read(self.path / "summary.json")
+        return {key: summary[key] for key in _SHOWN if key in summary}
 
 
 @dataclass

@@ -54,7 +54,7 @@ class Follower:
     @property
     def behind(self) -> bool:
         """More can be read at once."""
-        return any(not source.at_end for source in self._sources.values())
+        return any(not source.at_end for source in self._sources.values()) or not self._sources
 
     def read(self) -> list[Record]:
         """What has come in, as it came: for accounts that do not mind the order."""
@@ -65,7 +65,8 @@ class Follower:
 
     def ordered(self, *, settled: bool) -> Iterator[Record]:
         """What has its place now. ``settled``: nothing can come late any more."""
-        hold_back = not settled and len(self._sources) > 1  # a simulation writes a single file
+        # A simulation writes a single file, and there is no such folder.
+        hold_back = not settled and (self._run / DEVICES).is_dir()
         until = self.newest - PATIENCE if hold_back else self.newest
         # At equal times by name, the server's first, as `read_trace` has it.
         heads = [(s.waiting[0].at, name) for name, s in self._sources.items() if s.waiting]

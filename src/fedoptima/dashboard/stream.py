@@ -17,7 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from fedoptima.core.types import SERVER
 from fedoptima.dashboard import lanes
-from fedoptima.dashboard.watch import Snapshot, Watch
+from fedoptima.dashboard.reader import Snapshot
+from fedoptima.dashboard.watch import Watch
 
 MOST_ROWS = 40  # of devices
 _RETRY = "retry: 2000\n\n"  # milliseconds until a browser that lost us tries again

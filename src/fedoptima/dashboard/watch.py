@@ -15,117 +15,35 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedoptima.core.errors import ConfigError
-from fedoptima.dashboard import lanes
-from fedoptima.dashboard.accounts import RunAccounts
-from fedoptima.dashboard.folder import SILENT, RunFolder, Runs
-from fedoptima.dashboard.following import Follower
-from fedoptima.dashboard.state import Reading, sections
-from fedoptima.report.timeline import Timeline
-from fedoptima.trace.tail import CutBack
+from fedoptima.dashboard.folder import RunFolder, Runs
+from fedoptima.dashboard.reader import RunReader, Snapshot
 
-_EVERY = 1.0  # seconds between two looks
-_AT_A_TIME = 0.5  # seconds of reading between two looks, where there is much to read
-_RAREST = 10.0  # seconds
-_SHARE = 0.2  # of a core at most, where nothing is to be caught up with
-LINGER = 60.0  # seconds after the last onlooker
 MOST_WATCHES = 16
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    sections: dict[str, object]
-    behind: bool  # there is more to be read
-    began: float  # the training, on the trace's clock
-    timelines: dict[int, Timeline]  # by span
+class Cadence:
+    every: float = 1.0  # seconds between two looks
+    rarest: float = 10.0
+    share: float = 0.2  # of a core at most, where nothing is to be caught up with
+    linger: float = 60.0  # seconds after the last onlooker
 
-
-class RunReader:
-    """Reads a run's files on; always in one thread at a time."""
-
-    def __init__(self, runs: Runs, run: RunFolder) -> None:
-        self._runs, self._run = runs, run
-        self._begin()
-        self._settled = False  # read to the end when it could not grow any more
-        self._doubted: float | None = None  # begun anew because of what the files were like then
-        self._error = ""
-        self._looked: tuple[float, int] | None = None
-
-    def _begin(self) -> None:
-        self._follower, self._known = Follower(self._run.path), RunAccounts()
-        self._error = ""
-
-    @property
-    def behind(self) -> bool:
-        return self._follower.behind and not self._error
-
-    def look(self, spans: set[int]) -> Snapshot:
-        """What is known after a moment of reading."""
-        try:
-            if not self._error:
-                self._read()
-            elif self._run.changed() != self._doubted:
-                self._begin()
-        except CutBack:
-            self._begin()
-        except (ConfigError, ValueError, OSError) as problem:
-            self._doubt(problem)
-        recipe, kept = self._runs.read(self._run)
-        known, reading = self._known, Reading(self.behind, self._pace(), self._error)
-        return Snapshot(
-            sections(self._run, recipe, kept, known, reading),
-            reading.behind,
-            known.accounts.course.began,
-            {span: lanes.look(known.timeline, span) for span in spans},
-        )
-
-    def _doubt(self, problem: Exception) -> None:
-        """A file cut back and grown again between two looks reads like a damaged one."""
-        changed = self._run.changed()
-        if self._doubted == changed:
-            self._error = str(problem)
-        else:
-            self._doubted = changed
-            self._begin()
-
-    def _read(self) -> None:
-        over = self._run.over  # asked before reading: what is read then is all there is
-        settled = over or self._run.silent() > SILENT
-        deadline = time.monotonic() + _AT_A_TIME
-        while time.monotonic() < deadline:
-            for record in self._follower.read():
-                self._known.see(record)
-            for record in self._follower.ordered(settled=settled):
-                self._known.count(record)
-            if not self._follower.behind:
-                break
-        if over and not self._follower.behind and not self._settled:
-            self._settled = True
-            if self._follower.late:  # now every record can have its place
-                self._begin()
-
-    def _pace(self) -> float:
-        now, records = time.monotonic(), self._known.records
-        before, self._looked = self._looked, (now, records)
-        if before is None or records < before[1]:
-            return 0.0
-        return (records - before[1]) / max(1e-3, now - before[0])
+    def pause(self, took: float) -> float:
+        return min(self.rarest, max(self.every, took / self.share))
 
 
 class Watch:
-    def __init__(self, reader: RunReader) -> None:
+    def __init__(self, reader: RunReader, cadence: Cadence) -> None:
         self._reader = reader
+        self._cadence = cadence
         self._changed = asyncio.Condition()
         self._number = 0
         self.latest: Snapshot | None = None
         self._spans: Counter[int] = Counter()
         self._last_used = time.monotonic()
         self._wanted = asyncio.Event()  # somebody has come, and waits
+        self.over = False  # nobody looks on any more: take a new one
         self._task = asyncio.create_task(self._look_on())
-
-    @property
-    def over(self) -> bool:
-        return self._task.done()
 
     @property
     def looked_at(self) -> bool:
@@ -152,30 +70,35 @@ class Watch:
             self.touch()
 
     async def _look_on(self) -> None:
-        while self.looked_at or time.monotonic() - self._last_used < LINGER:
-            began = time.monotonic()
-            self._wanted.clear()
-            self.latest = await asyncio.to_thread(self._reader.look, set(+self._spans))
-            async with self._changed:
-                self._number += 1
-                self._changed.notify_all()
-            if not self._reader.behind:
-                took = time.monotonic() - began
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(min(_RAREST, max(_EVERY, took / _SHARE))):
-                        await self._wanted.wait()
+        try:
+            while self.looked_at or time.monotonic() - self._last_used < self._cadence.linger:
+                began = time.monotonic()
+                self._wanted.clear()
+                spans = set(+self._spans)
+                self.latest = await asyncio.to_thread(self._reader.look, spans)
+                await self._tell()
+                if not self._reader.behind:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._cadence.pause(time.monotonic() - began)):
+                            await self._wanted.wait()
+        finally:
+            self.over = True
+            await self._tell()
 
-    async def stop(self) -> None:
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._number += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
         self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
 
 
 class Watches:
     """Of all runs that are looked at, or were a moment ago."""
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
+    def __init__(self, runs: Runs, cadence: Cadence) -> None:
+        self._runs, self._cadence = runs, cadence
         self._of: dict[Path, Watch] = {}
 
     def of(self, run: RunFolder) -> Watch | None:
@@ -183,12 +106,19 @@ class Watches:
         self._of = {path: watch for path, watch in self._of.items() if not watch.over}
         watch = self._of.get(run.path)
         if watch is None:
-            if len(self._of) >= MOST_WATCHES:
+            if len(self._of) >= MOST_WATCHES and not self._make_room():
                 return None
-            watch = self._of[run.path] = Watch(RunReader(self._runs, run))
+            watch = self._of[run.path] = Watch(RunReader(self._runs, run), self._cadence)
         watch.touch()
         return watch
 
-    async def close(self) -> None:
+    def _make_room(self) -> bool:
+        for path, watch in self._of.items():
+            if not watch.looked_at:
+                self._of.pop(path).stop()
+                return True
+        return False
+
+    def close(self) -> None:
         for watch in self._of.values():
-            await watch.stop()
+            watch.stop()

@@ -11,13 +11,13 @@ from copy import copy
 from typing import Self
 
 from fedoptima.core.types import NodeId
-from fedoptima.report.spans import Kind, Span
+from fedoptima.report.spans import Kind
 
 _FIRST_WIDTH = 2.0**-10  # seconds; a power of two, so that bins end where they should
-_TRANSFERS = (Kind.SEND, Kind.RECEIVE)
-_MOST_REMEMBERED = 4096  # stretches of transfers, a row; older ones overlap with nothing new
+_MOST_STRETCHES = 4096
 
-Key = tuple[NodeId, Kind]
+Row = tuple[NodeId, Kind]
+Stretch = tuple[float, float]
 
 
 class Bins:
@@ -25,76 +25,47 @@ class Bins:
         self.count = count  # in a row; even
         self.width = width
         self.start = 0.0  # of the first bin
-        self.rows: dict[Key, array[float]] = {}
-        self._covered: dict[Key, list[tuple[float, float]]] = {}
-
-    def begin(self, now: float) -> None:
-        self.start = now
+        self.rows: dict[Row, array[float]] = {}
 
     @property
-    def limit(self) -> float:
+    def end(self) -> float:
+        """Of the last bin."""
         return self.start + self.count * self.width
 
     def make_room(self, end: float) -> None:
+        """Let the bins reach at least until ``end``."""
         raise NotImplementedError
 
     def copy(self) -> Self:
         """Equal, and independent from now on."""
         twin = copy(self)
-        twin.rows = {key: row[:] for key, row in self.rows.items()}
-        twin._covered = {key: covered[:] for key, covered in self._covered.items()}
+        twin.rows = {name: row[:] for name, row in self.rows.items()}
         return twin
 
-    def add(self, span: Span) -> None:
-        """Spans of a kind and node come in the order of their ends."""
-        start, end = span.start, span.end
-        if end > self.limit:
+    def add(self, name: Row, start: float, end: float) -> None:
+        origin, width = self.start, self.width
+        if end > origin + self.count * width:
             self.make_room(end)
-        if start < self.start:
-            start = self.start
+            origin, width = self.start, self.width
+        if start < origin:
+            start = origin
         if end <= start:
             return
-        key = (span.node, span.kind)
-        row = self.rows.get(key)
+        row = self.rows.get(name)
         if row is None:
-            row = self.rows[key] = array("d", bytes(8 * self.count))
-        if span.kind in _TRANSFERS:
-            for piece in self._uncovered(key, start, end):
-                self._fill(row, *piece)
-        else:
-            self._fill(row, start, end)
-
-    def _fill(self, row: array[float], start: float, end: float) -> None:
-        width = self.width
-        first = int((start - self.start) / width)
-        edge = self.start + (first + 1) * width
+            row = self.rows[name] = array("d", bytes(8 * self.count))
+        first = int((start - origin) / width)
+        edge = origin + (first + 1) * width
         if end <= edge:
             row[first] += end - start
             return
         row[first] += edge - start
-        last = int((end - self.start) / width)
+        last = int((end - origin) / width)
         for place in range(first + 1, last):
             row[place] += width
-        rest = end - (self.start + last * width)
+        rest = end - (origin + last * width)
         if rest > 0:
             row[last] += rest
-
-    def _uncovered(self, key: Key, start: float, end: float) -> list[tuple[float, float]]:
-        """What no other transfer of the row has covered yet: several at once count once."""
-        covered = self._covered.setdefault(key, [])
-        pieces, upto, begin = [], end, start
-        while covered and covered[-1][1] >= start:
-            other_start, other_end = covered.pop()
-            if other_end < upto:
-                pieces.append((other_end, upto))
-            upto = min(upto, other_start)
-            begin = min(start, other_start)
-        if start < upto:
-            pieces.append((start, upto))
-        covered.append((begin, end))
-        if len(covered) > _MOST_REMEMBERED:
-            del covered[: _MOST_REMEMBERED // 2]
-        return pieces
 
 
 class FoldingBins(Bins):
@@ -102,13 +73,13 @@ class FoldingBins(Bins):
         super().__init__(count, _FIRST_WIDTH)
 
     def make_room(self, end: float) -> None:
-        while end > self.limit:
+        while end > self.end:
             self.width *= 2
-            for key, row in self.rows.items():
+            for name, row in self.rows.items():
                 pairs = zip(row[::2], row[1::2], strict=True)
                 folded = array("d", [first + second for first, second in pairs])
                 folded.frombytes(bytes(8 * (self.count - len(folded))))
-                self.rows[key] = folded
+                self.rows[name] = folded
 
 
 class RecentBins(Bins):
@@ -119,12 +90,42 @@ class RecentBins(Bins):
 
     def make_room(self, end: float) -> None:
         half = self.count // 2
-        while end > self.limit:
-            if end - self.limit > self.count * self.width:  # nothing of it will be left
-                self.start += int((end - self.limit) / self.width) * self.width
-                self.rows.clear()
-                continue
+        while end > self.end:
             self.start += half * self.width
             for row in self.rows.values():
                 del row[:half]
                 row.frombytes(bytes(8 * half))
+
+
+class Overlaps:
+    """Stretches of time that overlap each other, each moment of them told once.
+
+    They come in the order of their ends. Of very many, the oldest are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[Row, list[Stretch]] = {}
+
+    def copy(self) -> Overlaps:
+        twin = Overlaps()
+        twin._told = {name: told[:] for name, told in self._told.items()}
+        return twin
+
+    def untold(self, name: Row, start: float, end: float) -> list[Stretch]:
+        told = self._told.get(name)
+        if told is None:
+            told = self._told[name] = []
+        pieces: list[Stretch] = []
+        begin = start
+        upto = end
+        while told and told[-1][1] >= start:
+            begin, other_end = told.pop()
+            if other_end < upto:
+                pieces.append((other_end, upto))
+            upto = begin
+        if start < upto:
+            pieces.append((start, upto))
+        told.append((min(begin, start), end))
+        if len(told) > _MOST_STRETCHES:
+            del told[: _MOST_STRETCHES // 2]
+        return pieces

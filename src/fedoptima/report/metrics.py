@@ -127,8 +127,11 @@ def _nodes(summary: Summary) -> Iterator[Metric]:
         "fedoptima_node_idle_seconds",
         "Time idle so far: type 1 waiting for the other side, 2 waiting for slower devices.",
         ("node", "type"),
-        {(node, "1"): use.idle_1 for node, use in usage.items()}
-        | {(node, "2"): use.idle_2 for node, use in usage.items()},
+        {
+            (node, kind): seconds
+            for node, use in usage.items()
+            for kind, seconds in (("1", use.idle_1), ("2", use.idle_2))
+        },
     )
 
 

@@ -6,18 +6,18 @@ the spans themselves while they are few.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.report.bins import Bins, FoldingBins, RecentBins
+from fedoptima.report.bins import Bins, FoldingBins, Overlaps, RecentBins
 from fedoptima.report.spans import Kind, Span, SpanAccount
 from fedoptima.trace.record import Record
 
-BINS = 2000
+BINS = 2000  # even
 MOST_EXACT = 20_000  # spans
 _RECENT_BINS, _RECENT_WIDTH = 1200, 0.5  # ten minutes
 
@@ -38,7 +38,7 @@ class Timeline:
     bin_seconds: float
     bins: int  # in each row; the last may reach beyond the last record
     lanes: Mapping[NodeId, Lane]  # the server first, then devices by name
-    exact: tuple[Span, ...] | None  # all spans by their start while they are few
+    exact: tuple[Span, ...] | None  # all spans by their start, while they are few
 
 
 class TimelineAccount:
@@ -46,30 +46,29 @@ class TimelineAccount:
 
     def __init__(self, bins: int = BINS) -> None:
         self._spans = SpanAccount()
-        self._began: float | None = None
+        self._began = False
         self._whole = FoldingBins(bins)
         self._recent = RecentBins(_RECENT_BINS, _RECENT_WIDTH)
+        self._transfers = Overlaps()
         self._exact: list[Span] | None = []
 
     def observe(self, record: Record) -> None:
         spans = self._spans.observe(record)
-        if self._began is None:
+        if not self._began:
             self._begin(record)
-            return  # nobody is in the run yet
-        for span in spans:
-            self._whole.add(span)
-            self._recent.add(span)
-        if self._exact is not None:
-            self._exact += spans
-            if len(self._exact) > MOST_EXACT:
-                self._exact = None
+        elif spans:
+            _add(spans, self._transfers, self._whole, self._recent)
+            if self._exact is not None:
+                self._exact += spans
+                if len(self._exact) > MOST_EXACT:
+                    self._exact = None
 
     def timeline(self) -> Timeline:
         """The whole run, as of the last record."""
         exact = self._exact
         if exact is not None:
             exact = sorted([*exact, *self._spans.finish()], key=lambda span: span.start)
-        return self._drawn(self._whole, self._whole.start, None if exact is None else tuple(exact))
+        return self._drawn(self._whole, self._whole.start, exact)
 
     def window(self, seconds: float) -> Timeline:
         """The last ``seconds``, in fine bins: up to ten minutes, of a short run more."""
@@ -77,29 +76,45 @@ class TimelineAccount:
         return self._drawn(fine, self._spans.now - seconds, None)
 
     def _begin(self, record: Record) -> None:
+        """With the finished plan: start-up is no part of the run."""
         event = record.event
         if isinstance(event, JobDone) and isinstance(event.job, PlanRun):
-            self._began = record.at
-            self._whole.begin(record.at)
-            self._recent.begin(record.at)
+            self._began = True
+            self._whole.start = self._recent.start = record.at
 
-    def _drawn(self, bins: Bins, since: float, exact: tuple[Span, ...] | None) -> Timeline:
-        if self._began is None:
-            return Timeline(self._spans.now, bins.width, 0, {}, exact)
-        bins, now = bins.copy(), self._spans.now
-        for span in self._spans.finish():
-            bins.add(span)
-        first = max(0, int((since - bins.start) / bins.width))
-        last = min(bins.count, ceil((now - bins.start) / bins.width))
-        lanes: dict[NodeId, dict[Kind, tuple[float, ...]]] = {}
-        for (node, kind), row in bins.rows.items():
-            shares = tuple(min(1.0, seconds / bins.width) for seconds in row[first:last])
-            lanes.setdefault(node, {})[kind] = shares
-        ordered = sorted(lanes, key=lambda node: (node != SERVER, node))
+    def _drawn(self, bins: Bins, since: float, exact: Sequence[Span] | None) -> Timeline:
+        now = self._spans.now
+        bins = bins.copy()
+        first = last = 0
+        if self._began:
+            _add(self._spans.finish(), self._transfers.copy(), bins)
+            first = max(0, int((since - bins.start) / bins.width))
+            last = min(bins.count, ceil((now - bins.start) / bins.width))
         return Timeline(
             bins.start + first * bins.width,
             bins.width,
             max(0, last - first),
-            {node: Lane(lanes[node]) for node in ordered},
-            exact,
+            _lanes(bins, first, last),
+            None if exact is None else tuple(exact),
         )
+
+
+def _add(spans: Iterable[Span], transfers: Overlaps, *rows: Bins) -> None:
+    for node, kind, start, end, _, _, _ in spans:
+        name = (node, kind)
+        if kind is Kind.SEND or kind is Kind.RECEIVE:
+            for piece_start, piece_end in transfers.untold(name, start, end):
+                for bins in rows:
+                    bins.add(name, piece_start, piece_end)
+        else:
+            for bins in rows:
+                bins.add(name, start, end)
+
+
+def _lanes(bins: Bins, first: int, last: int) -> dict[NodeId, Lane]:
+    shares: dict[NodeId, dict[Kind, tuple[float, ...]]] = {}
+    for (node, kind), row in bins.rows.items():
+        of_node = shares.setdefault(node, {})
+        of_node[kind] = tuple(min(1.0, seconds / bins.width) for seconds in row[first:last])
+    names = sorted(shares, key=lambda node: (node != SERVER, node))
+    return {name: Lane(shares[name]) for name in names}

@@ -130,6 +130,7 @@ class Device:
         finally:
             if self._node is not None:
                 self._node.save()
+                self._node.close()
             if self._compute is not None:
                 self._compute.close()
 

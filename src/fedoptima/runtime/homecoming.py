@@ -1,8 +1,8 @@
 """After a server's restart: devices come back one by one, and a barrier must not notice.
 
 A barrier waits for those who are there. It would open for the first device that is back, and merge
-a round of one. So under such a method the core hears of nobody until all are back who were there,
-or until patience is over; then of all at once, in the order of their names.
+a round of one. So under such a method the core hears of nobody until all who were there have spoken
+again, or until patience is over; then of all at once, in the order of their names.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.messages import Message
 from fedoptima.core.types import NodeId
 from fedoptima.runtime.session import Session
 
 Release = Callable[[Session, list[Message]], None]
+
+_MOST = 3  # messages of a device that nobody has answered yet: Join, ModelUpdate, Failed
 
 
 class Homecoming:
@@ -32,8 +35,6 @@ class Homecoming:
 
     def opened(self, session: Session) -> None:
         self._back[session.device] = (session, [])
-        if self._expected <= self._back.keys():
-            self._all_in()
 
     def closed(self, session: Session) -> None:
         if self.holds(session):
@@ -43,7 +44,12 @@ class Homecoming:
         return session.device in self._back and self._back[session.device][0] is session
 
     def received(self, session: Session, message: Message) -> None:
-        self._back[session.device][1].append(message)
+        messages = self._back[session.device][1]
+        if len(messages) == _MOST:
+            raise ProtocolViolation(f"{session.device} does not wait to be answered")
+        messages.append(message)
+        if all(device in self._back and self._back[device][1] for device in self._expected):
+            self._all_in()
 
     def close(self) -> None:
         if self._timer is not None:

@@ -1,19 +1,23 @@
 """Follows a run's traces while they are being written: each call gives what has been added.
 
-A trace is a chain of gzip members, the last of them unfinished. A resumed run cuts its trace back;
-the tail notices that the file is shorter than what it has read, and says so: begin again.
+A trace is a chain of gzip members, the last of them unfinished. A resumed run cuts its trace back
+and writes on; the tail notices that the file is not what it has read so far, and says so: begin
+again.
 """
 
 from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.reader import DEVICES
 from fedoptima.trace.record import Record
 
-_AT_ONCE = 1 << 22  # bytes read in one call: a page must answer, however long the trace
+_MOST = 5_000  # records in one call, about: a page must answer, however long the trace
+_CHUNK = 1 << 15  # bytes of the file: a few thousand records
+_REMEMBERED = 64  # bytes: no two ways to go on are equal in as many of them
 
 
 class CutBack(Exception):
@@ -24,40 +28,49 @@ class FileTail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = 0
+        self._before = b""  # the last bytes before that
         self._member = zlib.decompressobj(wbits=31)
-        self._text = b""
+        self._text = b""  # of a line that has no end yet
         self._header = True  # the next line is it
 
     def read(self) -> list[Record]:
-        """The records added since the last call, at most about a million characters of them."""
+        """The records added since the last call, the next few thousands; none: that was all."""
         try:
-            size = self._path.stat().st_size
+            with self._path.open("rb") as file:
+                return self._read(file)
         except FileNotFoundError:
+            if self._at:
+                raise CutBack(str(self._path)) from None
             return []
-        if size < self._at:
+        except OSError as error:
+            raise ConfigError(f"{self._path}: cannot be read ({error.strerror})") from error
+
+    def _read(self, file: BinaryIO) -> list[Record]:
+        file.seek(self._at - len(self._before))
+        if file.read(len(self._before)) != self._before:
             raise CutBack(str(self._path))
-        if size == self._at:
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._at)
-            data = file.read(_AT_ONCE)
-        self._at += len(data)
-        return self._records(self._inflate(data))
+        records: list[Record] = []
+        while len(records) < _MOST and (data := file.read(_CHUNK)):
+            self._at += len(data)
+            self._before = (self._before + data)[-_REMEMBERED:]
+            try:
+                self._inflate(data)
+                records += self._complete_records()
+            except (zlib.error, ValueError, TypeError) as error:
+                raise ConfigError(
+                    f"{self._path}: a damaged trace ({error}); run the recipe again"
+                ) from error
+        return records
 
-    def _inflate(self, data: bytes) -> bytes:
-        text = [self._text]
-        try:
-            while data:
-                text.append(self._member.decompress(data))
-                data = self._member.unused_data
-                if self._member.eof:
-                    self._member = zlib.decompressobj(wbits=31)
-        except zlib.error as error:
-            raise ConfigError(f"{self._path}: a damaged trace ({error})") from error
-        return b"".join(text)
+    def _inflate(self, data: bytes) -> None:
+        while data:
+            self._text += self._member.decompress(data)
+            data = self._member.unused_data
+            if self._member.eof:
+                self._member = zlib.decompressobj(wbits=31)
 
-    def _records(self, text: bytes) -> list[Record]:
-        *lines, self._text = text.split(b"\n")
+    def _complete_records(self) -> list[Record]:
+        *lines, self._text = self._text.split(b"\n")
         if lines and self._header:
             del lines[0]
             self._header = False

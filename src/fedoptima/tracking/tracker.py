@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -90,9 +91,11 @@ class Tracking:
             try:
                 work(tracker)
             except Exception as error:
-                self._trackers.remove(tracker)
-                LOG.warning("%s fails and is left out; the run goes on: %s", _name(tracker), error)
+                self._leave_out(tracker, error)
 
-
-def _name(tracker: Tracker) -> str:
-    return type(tracker).__name__
+    def _leave_out(self, tracker: Tracker, error: Exception) -> None:
+        self._trackers.remove(tracker)
+        name = type(tracker).__name__
+        LOG.warning("%s fails and is left out; the run goes on: %s", name, error)
+        with suppress(Exception):
+            tracker.close()

@@ -11,6 +11,7 @@ from fedoptima.report.figures.figure import (
     layout,
     line_of,
     looks,
+    run_name,
     short,
     steps,
     time_unit,
@@ -58,7 +59,7 @@ def _accuracies(views: Sequence[RunView], x: Callable[[Point], float], unit: str
                 {
                     "type": "scatter",
                     "mode": "lines+markers" if len(points) <= _DOTS else "lines",
-                    "name": view.label,
+                    "name": run_name(view),
                     "x": [x(point) for point in points],
                     "y": [short(100 * (point.accuracy or 0.0)) for point in points],
                     "line": line_of(look),
@@ -79,7 +80,7 @@ def _throughputs(views: Sequence[RunView]) -> list[Figure]:
             speeds = [getattr(stretch.throughput, side) for stretch in stretches]
             if any(speeds):
                 ends = [0.0, *(unit.of(stretch.seconds) for stretch in stretches)]
-                line = steps(ends, [*speeds, speeds[-1]], view.label, line_of(look))
+                line = steps(ends, [*speeds, speeds[-1]], run_name(view), line_of(look))
                 traces.append({**line, "hovertemplate": "%{y:,.4g} samples/s"})
         owner = "devices" if side == "device" else "server"
         figures.append(

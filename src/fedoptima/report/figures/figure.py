@@ -79,8 +79,13 @@ def line_of(look: Look) -> Json:
     return {"color": look.colour, "dash": look.dash, "width": 2}
 
 
+def run_name(view: RunView) -> str:
+    """In a legend. Plotly takes tags for formatting, and a folder can be called anything."""
+    return escape(view.label, quote=False)
+
+
 def node_name(name: str) -> str:
-    """Beside an axis. Plotly takes tags for formatting, and names come from far away."""
+    """Beside an axis."""
     fits = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
     return escape(fits, quote=False)
 

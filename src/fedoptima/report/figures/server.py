@@ -14,6 +14,7 @@ from fedoptima.report.figures.figure import (
     looks,
     row_axis,
     rows_height,
+    run_name,
     short,
     steps,
     time_unit,
@@ -91,7 +92,7 @@ def memory_of_runs(views: Sequence[RunView]) -> Figure:
     traces = []
     for view, look in zip(views, looks(views), strict=True):
         level = view.summary.memory.total
-        line = steps(_times(level, unit), _values(level, 1 / _MIB), view.label, line_of(look))
+        line = steps(_times(level, unit), _values(level, 1 / _MIB), run_name(view), line_of(look))
         traces.append({**line, "hovertemplate": "%{y:.4g} MiB"})
     return Figure(
         "memory-runs",

@@ -56,6 +56,7 @@
   const COLUMNS = 800;
   const kindOf = Object.fromEntries(report.kinds.map((kind, index) => [kind.key, index]));
   const stacked = ["train", "merge", "other", "idle_1", "idle_2", "away"].map((key) => kindOf[key]);
+  const jobs = new Set(stacked.slice(0, 3));
   const ENOUGH = [0.01, 0.5]; // of a column: one row of a transfer, or two
 
   function unpack(text, Type) {
@@ -79,7 +80,7 @@
     }
 
     // Seconds of each kind in each column, a lane at a time: [lane][kind][column]. With spans, a
-    // lane also knows the job or message that filled most of each column.
+    // lane also knows the job that filled most of each column.
     columns(from, to, count) {
       const lanes = this.data.nodes.map(() => report.kinds.map(() => new Float32Array(count)));
       const width = (to - from) / count;
@@ -103,7 +104,8 @@
         for (let i = 0; i < start.length; i++) {
           if (end[i] > start[i] && end[i] > from && start[i] < to) {
             const lane = lanes[node[i]];
-            add(lane[kind[i]], start[i], end[i], end[i] - start[i], lane.most, words[what[i]]);
+            const most = jobs.has(kind[i]) ? lane.most : null;
+            add(lane[kind[i]], start[i], end[i], end[i] - start[i], most, words[what[i]]);
           }
         }
         return lanes;
@@ -147,7 +149,7 @@
             .join("<br>");
         }
         const name = `<b>${nodes[lane].tick}</b><br>`;
-        const word = (i) => (kinds.most.word[i] ? ` (${kinds.most.word[i]})` : "");
+        const word = (i) => (kinds.most.word[i] ? `<br>job: ${kinds.most.word[i]}` : "");
         const texts = said.map((line, i) => name + (line ? line + word(i) : "not in the run"));
         rows.forEach((row) => { z.push(row); text.push(texts); });
       });

@@ -1,0 +1,112 @@
+"""Reads a run's files on, a moment at a time, and says what is known then."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.dashboard import lanes
+from fedoptima.dashboard.accounts import RunAccounts
+from fedoptima.dashboard.folder import SILENT, RunFolder, Runs
+from fedoptima.dashboard.following import Follower
+from fedoptima.dashboard.state import Reading, sections
+from fedoptima.report.timeline import Timeline
+from fedoptima.trace.tail import CutBack
+
+_AT_A_TIME = 0.5  # seconds of reading between two looks, where there is much to read
+_DAMAGE = (ConfigError, OSError, ValueError, KeyError, TypeError)  # what a bad file leads to
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    sections: dict[str, object]
+    behind: bool  # there is more to be read
+    began: float  # the training, on the trace's clock
+    timelines: dict[int, Timeline]  # by span
+
+
+class RunReader:
+    """For one thread at a time."""
+
+    def __init__(self, runs: Runs, run: RunFolder) -> None:
+        self._runs, self._run = runs, run
+        self._begin()
+        self._settled = False  # read to the end when it could not grow any more
+        self._doubted: float | None = None  # begun anew because of what the files were like then
+        self._error = ""
+        self._looked: tuple[float, int] | None = None
+        self._last: Snapshot | None = None
+
+    def _begin(self) -> None:
+        self._follower, self._known = Follower(self._run.path), RunAccounts()
+
+    @property
+    def behind(self) -> bool:
+        return self._follower.behind and not self._error
+
+    def look(self, spans: set[int]) -> Snapshot:
+        """What is known after a moment of reading."""
+        before = self._known.records
+        if not self._advance():
+            self._advance()  # from the start, and at once: else the page would be empty for a while
+        known, last = self._known, self._last
+        if self._settled and last and known.records == before and spans <= set(last.timelines):
+            return last
+        recipe, kept = self._runs.read(self._run)
+        reading = Reading(self.behind, self._pace(), self._error)
+        self._last = Snapshot(
+            sections(self._run, recipe, kept, known, reading),
+            reading.behind,
+            known.accounts.course.began,
+            {span: lanes.look(known.timeline, span) for span in spans},
+        )
+        return self._last
+
+    def _advance(self) -> bool:
+        """False: what was read is void, and reading begins anew."""
+        if self._error and self._run.changed() == self._doubted:
+            return True
+        try:
+            self._error = ""
+            return self._read()
+        except CutBack:
+            self._begin()
+            return False
+        except _DAMAGE as problem:
+            return self._doubt(problem)
+
+    def _doubt(self, problem: Exception) -> bool:
+        """A file cut back and grown again between two looks reads like a damaged one."""
+        changed = self._run.changed()
+        if self._doubted == changed:
+            self._error = str(problem)
+            return True
+        self._doubted = changed
+        self._begin()
+        return False
+
+    def _read(self) -> bool:
+        over = self._run.over  # asked before reading: what is read then is all there is
+        settled = over or self._run.silent() > SILENT
+        deadline = time.monotonic() + _AT_A_TIME
+        while True:
+            for record in self._follower.read():
+                self._known.see(record)
+            for record in self._follower.ordered(settled=settled):
+                self._known.count(record)
+            if not self._follower.behind or time.monotonic() > deadline:
+                break
+        if over and not self._follower.behind and not self._settled:
+            self._settled = True
+            if self._follower.late:  # now every record can have its place
+                self._begin()
+                return False
+        return True
+
+    def _pace(self) -> float:
+        now, records = time.monotonic(), self._known.records
+        before, self._looked = self._looked, (now, records)
+        if before is None or records < before[1]:
+            return 0.0
+        return (records - before[1]) / max(1e-3, now - before[0])

@@ -1,0 +1,187 @@
+"""``fedoptima run``: real processes over TLS, none of which outlives the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.support.network import until
+
+OWN = """
+import torch
+from torch import nn
+
+def build():
+    layers = nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)
+    return nn.Sequential(*layers)
+
+def data():
+    inputs = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
+    labels = (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0).long()
+    return (inputs, labels), (inputs[:30], labels[:30])
+"""
+RECIPE = """
+name = "tiny"
+model.name = "own:build"
+data.name = "own:data"
+training = { batch_size = 10 }
+stop.epochs = 4
+"""
+
+
+class Run:
+    """``fedoptima run`` as a process of its own, in a folder with a model and data."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder = folder
+        self._err = folder / "stderr.txt"
+        environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+        (folder / "tmp").mkdir(exist_ok=True)
+        with self._err.open("w") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fedoptima", "run", *options],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                text=True,
+            )
+
+    def says(self, words: str) -> str:
+        def said() -> str:
+            text = self._err.read_text()
+            assert words in text or self._process.poll() is None, text
+            return text if words in text else ""
+
+        return until(said, f"it says {words!r}")
+
+    def devices(self) -> dict[str, int]:
+        """The devices' processes."""
+        line = self.says("the devices' processes: ").partition("processes: ")[2].splitlines()[0]
+        return {name: int(pid) for name, pid in re.findall(r"(\S+) \((\d+)\)", line)}
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def ends(self) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        out, _ = self._process.communicate(timeout=60)
+        return self._process.returncode, out, self._err.read_text()
+
+    def clear_away(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def certificates(self) -> list[Path]:
+        return list((self._folder / "tmp").glob("fedoptima-*"))
+
+
+def lives(pid: int) -> bool:
+    """A process that has ended and that nobody has asked for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    return tmp_path
+
+
+@pytest.fixture
+def long_run(folder: Path) -> Iterator[Run]:
+    """A run that does not end by itself, at a moment when it has come to the training."""
+    run = Run(folder, "tiny.toml", "--devices", "2", "--set", "stop.epochs=100000")
+    run.says("epochs, accuracy")
+    yield run
+    run.clear_away()
+
+
+def test_a_run_ends_with_a_result_and_leaves_no_process(folder: Path) -> None:
+    run = Run(folder, "tiny.toml", "--devices", "2", "--json")
+    devices = run.devices()
+    code, out, err = run.ends()
+    assert (code, list(devices)) == (0, ["device-1", "device-2"])
+    assert not any(map(lives, devices.values()))
+    assert run.certificates == []
+    assert json.loads(out)["reason"] == "4 epochs done"
+    assert "for devices with a certificate of its CA" in err
+    assert "device-2 joined: 60 samples" in err
+    assert "ended" not in err
+    left = folder / "runs" / "tiny-fedoptima"
+    assert {path.name for path in (left / "logs").iterdir()} == (
+        {"server.log", "device-1.log", "device-2.log"}
+    )
+    assert "device-1 is done: 4 epochs done" in (left / "logs" / "device-1.log").read_text()
+    assert {path.name for path in left.iterdir()} >= {"model.safetensors", "summary.json"}
+
+
+def test_a_run_that_is_stopped_tells_its_devices_and_is_gone_on_with(long_run: Run) -> None:
+    devices = long_run.devices()
+    long_run.send(signal.SIGINT)
+    code, _, err = long_run.ends()
+    assert code == 130
+    assert "stopped; go on with: fedoptima run --resume runs/tiny-fedoptima" in err
+    assert "Traceback" not in err
+    assert not any(map(lives, devices.values()))
+    assert long_run.certificates == []
+
+
+def test_the_run_outlives_a_device_and_no_device_outlives_the_run(long_run: Run) -> None:
+    first, second = long_run.devices().values()
+    os.kill(first, signal.SIGKILL)
+    long_run.says("device-1 has ended, killed by SIGKILL (out of memory?): ")
+    long_run.says("not here: device-1")
+    assert lives(second)
+    long_run.send(signal.SIGKILL)
+    until(lambda: not lives(second), "the other device has ended")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ([], "no RECIPE; for example: fedoptima run"),
+        (["tiny.toml"], "tiny.toml: the recipe has no fleet: say how many devices"),
+        (["tiny.toml", "--devices", "0"], "Invalid value for '--devices'"),
+        (["missing.toml", "--devices", "2"], "missing.toml"),
+        (["tiny.toml", "--devices", "1", "--out", "."], "exists already"),
+        (["--resume", "nothing"], "nothing: no run is here"),
+        (["tiny.toml", "--devices", "2", "--resume", "x"], "leave out RECIPE, --devices"),
+        (["--resume", "over"], "over: this run is over; its result is in over/summary.json"),
+    ],
+)
+def test_what_cannot_work_is_said_and_nothing_is_left(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], complaint: str
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    over = folder / "over"
+    over.mkdir()
+    recipe = {"model": {"name": "own:build"}, "data": {"name": "own:data"}, "stop": {"rounds": 1}}
+    (over / "config.json").write_text(json.dumps({"recipe": recipe, "dry": False}))
+    (over / "summary.json").touch()
+    answer = call("run", *options)
+    assert answer.code == 2
+    assert complaint in answer.complaint
+    assert not Path("runs").exists()
+
+
+def test_more_devices_than_the_machine_bears_are_warned_of(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    answer = call("run", "tiny.toml", "--devices", "10000", "--out", ".")
+    assert answer.code == 2
+    assert "warning: 10000 device processes" in answer.complaint
