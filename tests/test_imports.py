@@ -103,6 +103,13 @@ def test_only_torch_numpy_pydantic_and_safetensors_are_loaded(way_in: str) -> No
     assert foreign(loaded) == set()
 
 
+def test_the_digits_are_read_without_loading_scikit_learn() -> None:
+    loaded = newly_loaded(
+        "from fedoptima.data.registry import load_dataset; load_dataset('digits')"
+    )
+    assert loaded & NEVER == set()
+
+
 def test_a_heavy_import_is_caught() -> None:
     loaded = newly_loaded("import fedoptima, rich, sklearn")
     assert {"rich", "sklearn"} <= loaded & NEVER

@@ -17,12 +17,14 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import CappedFlow
+from fedoptima.core.types import NodeId
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
 from fedoptima.report.run_view import RunFacts, RunView, view_of
 from fedoptima.trace.record import Record
 from tests.api.runs import CHURN, FLEET
 
+SLOW, FAST = NodeId("slow"), NodeId("fast")
 TABLE: dict[str, Any] = {
     "model": {"name": "vgg5"},
     "data": {"name": "tests.api.test_advice:pictures", "partition": {"kind": "iid"}},
@@ -90,8 +92,8 @@ def test_each_change_is_one_change(short: Recipe) -> None:
     ]
     slow, uplink, server, cap, less, _ = found.values()
     before = experiment.fleet.devices
-    assert slow.fleet.devices["slow"].flops_per_second == 2 * before["slow"].flops_per_second
-    assert slow.fleet.devices["fast"] == before["fast"]
+    assert slow.fleet.devices[SLOW].flops_per_second == 2 * before[SLOW].flops_per_second
+    assert slow.fleet.devices[FAST] == before[FAST]
     for name, spec in uplink.fleet.devices.items():
         assert spec == replace(before[name], up=2 * before[name].up)
     assert server.fleet.devices == before

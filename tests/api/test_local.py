@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedoptima.api.local import DevicesGone, LocalFleet, crowding, threads_here, with_devices
-from fedoptima.api.nursery import nursery
+from fedoptima.api.nursery import Nursery
 from fedoptima.api.serving import device_names
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
@@ -30,9 +30,9 @@ FLEET = {
 
 
 @pytest.fixture(scope="module")
-def born() -> Iterator[None]:
-    with nursery():
-        yield
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as loading:
+        yield loading
 
 
 def recipe(**parts: object) -> Recipe:
@@ -81,13 +81,12 @@ def test_too_many_devices_are_warned_of() -> None:
     assert crowding(0) == ""
 
 
-@pytest.mark.usefixtures("born")
 def test_devices_that_end_are_reported_with_their_last_words(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, nursery: Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = device_names(recipe())
     logs = tmp_path / "logs"
-    fleet = LocalFleet(recipe(), True, tmp_path / "states", logs, certificates={})
+    fleet = LocalFleet(recipe(), True, tmp_path / "states", logs, {}, nursery)
     # Not of this machine, and without certificates: refused before anything is tried.
     with caplog.at_level(logging.INFO), pytest.raises(DevicesGone, match="logs"):
         asyncio.run(fleet(Address("192.0.2.1", 1)))
@@ -97,12 +96,11 @@ def test_devices_that_end_are_reported_with_their_last_words(
     assert sorted(path.name for path in logs.iterdir()) == sorted(f"{n}.log" for n in names)
 
 
-@pytest.mark.usefixtures("born")
 def test_a_fleet_that_is_given_up_leaves_no_process(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, nursery: Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = with_devices(recipe(), 1)
-    fleet = LocalFleet(one, False, tmp_path / "states", tmp_path / "logs", certificates={})
+    fleet = LocalFleet(one, False, tmp_path / "states", tmp_path / "logs", {}, nursery)
 
     async def give_up() -> None:
         running = asyncio.ensure_future(fleet(Address("127.0.0.1", 1)))  # nobody there: they retry

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,14 @@ def test_progress_is_told(folder: Path, tmp_path: Path) -> None:
         progress=lambda what, records: told.append(what),
     )
     assert told == ["looking for what would help", "drawing"]  # so short a trace is read at once
+
+
+def test_without_plotly_it_is_said_how_to_get_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match=r"pip install 'fedoptima\[report\]'"):
+        report([folder / "a"], out=tmp_path / "r.html")
 
 
 def test_what_cannot_be_reported_is_said_with_the_way_out(folder: Path, tmp_path: Path) -> None:

@@ -203,6 +203,7 @@ def test_a_device_that_is_stopped_says_so_and_can_come_back(
         answer = device(server)
         stopping.answer()
         assert answer.code == 130
+        assert "press Ctrl-C again to end at once" in answer.complaint
         assert "fast was stopped; start it again" in answer.complaint
         assert "Traceback" not in answer.err
         assert (tmp_path / "states" / "fast.json").exists()

@@ -62,7 +62,7 @@ class Run:
             assert words in text or self._process.poll() is None, text
             return text if words in text else ""
 
-        return until(said, f"it says {words!r}")
+        return until(said, f"it says {words!r}", 120.0)
 
     def devices(self) -> dict[str, int]:
         """The devices' processes."""

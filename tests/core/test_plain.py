@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fedoptima.core.catalogue  # noqa: F401  (registers the classes)
 from fedoptima.core import effects, events, jobs, messages
-from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.membership import Member
 from fedoptima.core.messages import Join
 from fedoptima.core.method import ServerTraining
@@ -162,3 +162,23 @@ def test_two_classes_of_one_name_cannot_be_registered() -> None:
     with pytest.raises(InvariantBroken, match="Join"):
         register(impostor)
     register(Join)  # the same one again is fine
+
+
+def test_fields_that_another_version_left_out_take_their_defaults() -> None:
+    assert thaw(["Note", "late batch dropped", "d0"]) == effects.Note("late batch dropped", "d0")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("plain", [["Halt"], ["Halt", "a", False, "more"]])
+def test_too_few_or_too_many_fields_are_refused(plain: Plain) -> None:
+    with pytest.raises(TypeError):
+        thaw(plain)
+
+
+def test_an_array_that_does_not_say_what_it_is_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not say what it is"):
+        thaw(["()", []])
+
+
+def test_a_class_that_checks_its_values_checks_them_on_the_way_back() -> None:
+    with pytest.raises(ConfigError):
+        thaw(["StopRule", *([None] * 5)])

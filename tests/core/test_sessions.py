@@ -101,9 +101,8 @@ def test_a_device_that_returns_during_its_own_merge_is_answered_once() -> None:
     bench = running_server(fedasync(), "a")
     bench.says("a", update("a/0/5"))
     bench.leaves("a")
-    assert versions(bench.joins("a", pending="a/0/5")) == [(A, 0)]  # settled, not yet merged
-    assert versions(bench.done()) == []
-    assert bench.server.version == 1
+    assert versions(bench.joins("a", pending="a/0/5")) == []  # settled, not yet merged
+    assert versions(bench.done()) == [(A, 1)]
 
 
 def test_an_update_that_waits_for_the_engine_is_dropped_with_its_session() -> None:
@@ -224,6 +223,17 @@ def test_a_device_that_fails_before_the_run_begins_is_not_waited_for() -> None:
     bench.joins("a", training=True)
     assert of(bench.says("a", Failed("disk full")), Note) == [Note("device failed", A, "disk full")]
     assert versions(bench.done(text=PLAN)) == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_device_that_cannot_even_begin_says_why_and_may_try_again(begun: bool) -> None:
+    bench = running_server(fedasync(), "b") if begun else fresh(2)
+    bench.connects("a")
+    assert bench.says("a", Failed("no such data")) == [Note("device failed", A, "no such data")]
+    assert A not in bench.server.sessions
+    assert bench.leaves("a") == []
+    bench.joins("a")
+    assert A in bench.server.members
 
 
 def test_a_device_that_gave_up_its_work_for_the_new_plan_is_sent_a_model() -> None:

@@ -4,8 +4,8 @@ from fedoptima.core.effects import Halt, Note
 from fedoptima.core.events import (
     Connected,
     Disconnected,
-    Event,
     EvaluationFailed,
+    Event,
     JobFailed,
     Received,
     TimerFired,

@@ -204,6 +204,7 @@ def test_a_large_fleet_is_shown_by_its_idlest_devices() -> None:
 def test_runs_of_one_method_look_different() -> None:
     runs = [view("fl", label=f"fl {i}") for i in range(7)]
     assert len(set(looks(runs))) == 7
+    assert looks([view("fl")])[0].dash == "solid"
     assert looks([view("fl"), view("fedoptima")]) == looks([view("fedoptima"), view("fl")])[::-1]
 
 

@@ -90,13 +90,13 @@ def test_queue_and_memory_are_those_of_this_moment() -> None:
         planned(1.0, model=1000),
         batch(2.0, A, 0, 10),
         batch(3.0, A, 1, 10, Run(1, step(A, 0))),
-        stepped(9.0, step(A, 0)),
+        stepped(9.0, step(A, 0), Run(2, step(A, 1))),
     ]
     names = ("fedoptima_activation_queue_batches", "fedoptima_server_memory_bytes")
     seen = [
         tuple(values_of(moment_of(story[:end]))[name, ()] for name in names) for end in (4, 5, 6)
     ]
-    assert seen == [(1, 1010), (1, 1020), (1, 1010)]
+    assert seen == [(1, 1010), (1, 1020), (0, 1010)]
 
 
 def test_all_that_is_stale_is_in_the_histograms() -> None:
@@ -108,7 +108,17 @@ def test_all_that_is_stale_is_in_the_histograms() -> None:
     assert staleness.total / facts.merged == pytest.approx(facts.mean)
     assert sum(ages.counts) == sum(facts.activation_ages) > 0
     assert ages.total / sum(ages.counts) == pytest.approx(facts.activation_age_mean)
-    assert len(ages.counts) == len(ages.bounds) + 1
+
+
+def test_the_buckets_are_those_of_the_accounts_and_always_the_same() -> None:
+    early, late = (list(distributions(moment_of(r))) for r in ((), records_of("fedoptima")))
+    assert [one.bounds for one in early] == [one.bounds for one in late]
+    staleness, ages = late
+    assert staleness.bounds == (0, 1, 3, 7, 15, 31, 63, 127, 255)
+    assert ages.bounds[:4] == (0.001, 0.002, 0.004, 0.008)
+    assert ages.bounds[-1] > 120
+    for one in (staleness, ages):
+        assert len(one.counts) == len(one.bounds) + 1
 
 
 def test_an_evaluations_throughput_is_since_the_one_before() -> None:

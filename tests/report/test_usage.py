@@ -41,6 +41,13 @@ def start() -> list[Record]:
     return records
 
 
+def test_a_device_killed_before_it_told_anything_has_no_account() -> None:
+    """In a real run a device's records come later than what it does."""
+    merge = merge_of(A)
+    use = usage([*plans(0.0, 5.0), hands_in(6.0, A, Run(1, merge)), ends(7.0, SERVER, merge)])
+    assert set(use) == {SERVER}
+
+
 def test_start_up_is_no_part_of_the_run() -> None:
     use = usage([*start(), *works(7.0, 9.0, A), *works(7.0, 9.0, B), halts(9.0)])
     assert use[SERVER] == Usage(busy=0.0, idle_1=4.0, idle_2=0.0)  # from the plan to the end

@@ -70,6 +70,27 @@ def test_refusals_are_logged_and_everything_else_passes_unchanged(
     assert refusals(caplog) == [SENTENCE]
 
 
+REMARKS = (
+    "I1115 06:28:52.3 11933 chttp2_transport.cc:1403] ipv4:127.0.0.1:1: Got goaway [2]\n"
+    "E1115 06:28:52.8 11925 add_port.cc:83] Failed to add port to server\n"
+)
+WORTH_KNOWING = (
+    "E1115 06:28:52.8 11925 server.cc:83] Something is wrong\nI1115 is a day, and this a sentence\n"
+)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_grpcs_remarks_are_shown_only_to_who_asks_for_them(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+    if asked:
+        monkeypatch.setenv("GRPC_VERBOSITY", "INFO")
+    with refusals_logged():
+        os.write(2, (REMARKS + WORTH_KNOWING).encode())
+    assert capfd.readouterr().err == (REMARKS if asked else "") + WORTH_KNOWING
+
+
 def test_what_was_counted_is_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     with refusals_logged():
         os.write(2, 3 * EXPIRED.encode())

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc
 import psutil
@@ -263,6 +264,24 @@ def test_a_device_cannot_claim_to_live_in_the_future(server: Server, peer: RawPe
     assert record.event == connected
     assert server.watch is not None
     assert record.at <= server.watch.node.clock()
+
+
+def test_records_that_make_no_sense_do_not_cost_the_run_its_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = tiny_recipe("fl", deploy={"devices": 1})
+    with Server(recipe, tmp_path / "run") as server:
+        with RawPeer(server.address) as peer:
+            introduced(peer)
+            peer.send(records('[1.0,"slow",["JobDone","of","nothing"]]'))
+            peer.hear("telemetry_ack")
+        device = start_device("fast", server.address, tmp_path)
+        result = server.result()
+        device.answer()
+    assert result.reason == "2 epochs done"
+    assert server.directory.model.exists()
+    assert server.directory.summary.exists()
+    assert "left out of the summary" in caplog.text
 
 
 def test_a_peer_that_falls_silent_in_the_middle_of_a_message_hinders_nobody(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -17,7 +18,7 @@ from fedoptima.core.effects import Halt
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import Disconnected, TimerFired
 from fedoptima.core.jobs import Merge
-from fedoptima.core.messages import GlobalModel, Join, Message, ModelUpdate, Stop
+from fedoptima.core.messages import GlobalModel, HandIn, Join, Message, ModelUpdate, Stop
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.evaluate import Metrics
@@ -38,8 +39,6 @@ from tests.support.network import DEADLINE, tiny_recipe
 LOG = logging.getLogger("fedoptima.server")
 NAME = NodeId("fast")
 JOIN = Join(incarnation=0, samples=32, flops_per_second=1e9, bytes_per_second=1e6)
-
-Story = Callable[[], Awaitable[None]]
 
 
 class Posted(Outbox):
@@ -224,6 +223,31 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
         assert not stage.node.outcome.done()
         await stage.end()
         assert stage.kept(setup)[0].core.planned
+
+    asyncio.run(story())
+
+
+# ---- a device goes in the middle of its merge ------------------------------------------------
+
+
+def test_a_device_that_goes_while_it_is_merged_is_not_merged_twice(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        update = answer_to(sent(session, GlobalModel)[0])
+        stage.node.receive(session, update)  # the merge has begun
+        stage.node.closed(session, "killed")
+        again = stage.connect()  # it has never heard that its update has arrived
+        stage.node.receive(again, replace(JOIN, version=0, pending=update.data.id))
+        await stage.until(lambda: sent(again, GlobalModel))
+        (model,) = sent(again, GlobalModel)
+        assert isinstance(model, GlobalModel)
+        assert model.version == 1
+        assert not sent(again, HandIn)
+        assert len(sent(session, GlobalModel)) == 1, "nothing is sent to the one that went"
+        await stage.end()
 
     asyncio.run(story())
 

@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from fedoptima.api.replay import replay
-from fedoptima.core.events import Connected, JobDone, Received
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.events import Connected, JobDone, JobFailed, Received
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -186,6 +187,29 @@ def test_a_round_that_needs_gradients_is_given_up_and_begun_anew(
     assert len(sessions_of("slow", records)) == 2
 
 
+def test_a_device_that_fails_offline_comes_back_to_say_what_happened(
+    tmp_path: Path, logged: Callable[[str], str]
+) -> None:
+    with scene(tmp_path, "fl") as run:
+        run.hold_others()
+        run.gate.hold(FullStep)
+        run.start(*NAMES)
+        run.gate.waits_at(FullStep)
+        run.proxy.block()
+        logged("no connection to")
+        run.gate.breaks = RuntimeError("out of memory")
+        run.gate.hold()
+        logged("out of memory")
+        run.proxy.open()
+        assert run.devices.pop("slow").answer() == "RuntimeError: out of memory"
+        for gate in run.gates.values():
+            gate.hold()
+        assert run.server.result().reason == "2 epochs done"
+    events = [record.event for record in read_trace(run.server.directory.trace)]
+    assert any(isinstance(e, JobFailed) and "out of memory" in e.error for e in events)
+    assert replay(run.server.directory.path).difference is None
+
+
 def test_a_device_comes_back_again_and_again(tmp_path: Path) -> None:
     with scene(tmp_path, "fedoptima") as run:
         run.hold_others()
@@ -265,6 +289,18 @@ def test_a_device_started_anew_takes_over_a_connection_that_does_not_answer(
         run.devices["slow"] = start_device("slow", run.server.address, tmp_path, gate=run.gate)
         logged("slow is back from")
         run.start("fast", "middle")
+        run.finish()
+
+
+def test_a_second_server_on_the_same_run_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    """It would cut back the trace that the first one writes."""
+    with scene(tmp_path, "fl") as run:
+        with (
+            pytest.raises(ConfigError, match="another process is leading this run"),
+            Server(tiny_recipe("fl"), tmp_path / "run", resume=True) as second,
+        ):
+            second.result()
+        run.start(*NAMES)
         run.finish()
 
 

@@ -178,6 +178,7 @@ class Gate:
         self.engine: DeviceEngine | None = None
         self.begun: list[Job] = []
         self.done: list[Job] = []
+        self.breaks: Exception | None = None  # raised by the next job that is let through
         self._held: tuple[type[Job], ...] = ()
         self._changed = Condition()
 
@@ -204,6 +205,8 @@ class Gate:
         self.begun.append(job)
         with self._changed:
             assert self._changed.wait_for(lambda: not isinstance(job, self._held), DEADLINE)
+        if self.breaks is not None:
+            raise self.breaks
         outcome = self.engine.execute(job, result)
         self.done.append(job)
         return outcome

@@ -68,14 +68,16 @@ def test_the_time_between_steps_is_that_of_the_run(tmp_path: Path) -> None:
 def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     records = records_of("fedoptima")
     before = TensorBoard(subject_of(Path("mine")), tmp_path)
-    for step in (1, 2):
+    for step in (1, 2, 3):
         before.observe(moment_of(records[: evaluated_at(step)]))
     before.close()
     after = TensorBoard(subject_of(Path("mine"), resumed=True), tmp_path)
-    after.observe(moment_of(records[: evaluated_at(1)]))  # resumed from right here
-    after.observe(moment_of(records[: evaluated_at(2)]))
+    after.observe(moment_of(records[: evaluated_at(2)]))  # resumed from right here
+    after.observe(moment_of(records[: evaluated_at(3)]))
     after.close()
-    assert [step for step, _ in scalars(tmp_path / "mine")["accuracy"]] == [1, 2]
+    found = scalars(tmp_path / "mine")
+    for tag in ("accuracy", "idle/server_type_1_ratio"):
+        assert [step for step, _ in found[tag]] == [1, 2, 3]
 
 
 def test_a_folder_that_cannot_be_made_is_the_users_to_change(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedoptima.api.nursery import CommandProcess
+from fedoptima.api.nursery import CommandProcess, Nursery
 from fedoptima.api.serving import device_names
 from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
 from fedoptima.config.schema import Recipe
@@ -80,16 +80,18 @@ class LocalFleet:
     states: Path
     logs: Path
     certificates: dict[NodeId, DeviceTLS]  # none: plain connections
+    nursery: Nursery
 
     async def __call__(self, server: Address) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
         processes: dict[NodeId, CommandProcess] = {}
+        pids: list[str] = []
         try:
             for name in device_names(self.recipe):
                 command = ["device", *self._options(name, server)]
-                processes[name] = CommandProcess(command, self._log_of(name))
-            pids = ", ".join(f"{name} ({process.pid})" for name, process in processes.items())
-            LOG.info("the devices' processes: %s", pids)
+                process = processes[name] = self.nursery.start(command, self._log_of(name))
+                pids.append(f"{name} ({await process.pid})")
+            LOG.info("the devices' processes: %s", ", ".join(pids))
             await asyncio.gather(*(self._watch(*item) for item in processes.items()))
             raise DevicesGone(
                 f"every device has ended before the run was over; the reasons are in {self.logs}"

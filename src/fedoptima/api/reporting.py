@@ -19,7 +19,7 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import CappedFlow
-from fedoptima.report.html import Page, render
+from fedoptima.report.html import Page, plotly_source, render
 from fedoptima.report.run_view import RunFacts, RunView, view_of
 from fedoptima.report.words import compare, describe
 from fedoptima.trace.reader import DEVICES, read_header, read_trace
@@ -87,6 +87,7 @@ def report(
     """``runs``: folders of runs or of comparisons, finished or not."""
     path = Path(out)
     _check_place(path)
+    plotly_source()  # missing packages, too, are better found before than after reading
     sources = [_open(trace) for trace in find_traces(runs)]
     views = [
         view_of(_facts(source, label), read_trace(source.trace), _named(progress, label))

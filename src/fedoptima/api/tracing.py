@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -122,7 +123,7 @@ def _check_places(trace: Path, targets: list[Path]) -> None:
     if len({target.resolve() for target in targets}) < len(targets):
         raise ConfigError(f"{targets[0]}: two files cannot have one name; choose another for one")
     for target in targets:
-        if target.is_dir():
+        if os.path.isdir(target):  # False, too, for a name that no file can have
             raise ConfigError(f"{target}: is a folder; give the name of a file in it")
         if not target.parent.is_dir():
             raise ConfigError(
@@ -145,7 +146,8 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
             f"{path}: cannot be written ({error.strerror or error}); choose another file"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _opened(path: Path, *, compressed: bool) -> TextIO:

@@ -21,10 +21,14 @@ from fedoptima.core.errors import ConfigError
 _NEEDED = ("starlette", "uvicorn", "plotly")
 _TOKEN = "FEDOPTIMA_DASHBOARD_TOKEN"  # beside the option, which every user's `ps` would show
 
-Port = Annotated[
+PagePort = Annotated[
     int | None,
     typer.Option(
-        "--dashboard", metavar="PORT", help="Show the run on a page at this port; 0: any free one."
+        "--dashboard",
+        metavar="PORT",
+        help="Show the run on a page at this port of this machine; 0: any free one.",
+        min=0,
+        max=65535,
     ),
 ]
 
@@ -33,7 +37,9 @@ def dashboard(
     path: Annotated[
         Path, typer.Argument(metavar="RUN_OR_DIR", help="A run's folder, or one that holds runs.")
     ] = Path("runs"),
-    port: Annotated[int, typer.Option(metavar="PORT", help="0: any free one.", max=65535)] = 8050,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="0: any free one.", min=0, max=65535)
+    ] = 8050,
     host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.")] = "127.0.0.1",
     token: Annotated[
         str | None,

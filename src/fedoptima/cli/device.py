@@ -35,7 +35,9 @@ def device(
     ],
     name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who this is.  [default: the certificate's name]"),
+        typer.Option(
+            "--name", metavar="NAME", help="Who this is.  [default: the certificate's name]"
+        ),
     ] = None,
     data: Annotated[
         str | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedoptima.cli.console import stderr
+from fedoptima.cli.dashboard import page_beside
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.fleet_view import fleet_view
 from fedoptima.cli.interrupt import Interrupt
@@ -39,9 +40,13 @@ def lead(
     listen: Address,
     tls: ServerTLS | None,
     tracking: TrackingOptions,
+    page: int | None,
     beside: Beside | None = None,
 ) -> Result:
-    """``again``: the command that goes on with this run. ``beside``: see `Company`."""
+    """``again``: the command that goes on with this run. ``page``: the port of its dashboard.
+
+    ``beside``: see `Company`.
+    """
     from fedoptima.api.directory import RunDirectory
     from fedoptima.api.run import Interrupted
     from fedoptima.api.server_run import Company, serve
@@ -64,6 +69,9 @@ def lead(
             tracked = stack.enter_context(
                 tracking.open(recipe, directory.path, clock="real", resumed=resume, quiet=quiet)
             )
+            shown_at = stack.enter_context(page_beside(directory.path, page))
+            if shown_at is not None and not quiet:
+                console.print(f"dashboard on {shown_at}", soft_wrap=True)
             view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
             setup = prepare_server(recipe, progress=view.reading)
             if not resume:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedoptima.cli.dashboard import PagePort
 from fedoptima.cli.deploy_extra import deploy_extra
 from fedoptima.cli.errors import warn
 from fedoptima.cli.leading import lead, show
@@ -59,6 +60,7 @@ def run(
         Path | None,
         typer.Option("--resume", metavar="RUN", help="Go on with the run in this folder."),
     ] = None,
+    dashboard: PagePort = None,
     metrics_port: MetricsPort = None,
     tensorboard: TensorBoardFolder = None,
     mlflow: MLflowURI = None,
@@ -93,7 +95,7 @@ def run(
         folder, resolved, _ = RunDirectory.open(resumed)
         if folder.summary.exists():
             raise ConfigError(f"{resumed}: this run is over; its result is in {folder.summary}")
-        result = _run(resolved, folder, tracking, paced=paced, resume=True, quiet=quiet)
+        result = _run(resolved, folder, tracking, dashboard, paced=paced, resume=True, quiet=quiet)
         show(result, as_json=as_json)
         return
     if recipe is None:
@@ -109,7 +111,7 @@ def run(
         path = out or fresh_directory(Path("runs"), f"{resolved.name}-{resolved.method.name}")
         RunDirectory.check_free(path)  # before a certificate is made for every device
         begun = RunDirectory(path)
-        result = _run(resolved, begun, tracking, paced=paced, resume=False, quiet=quiet)
+        result = _run(resolved, begun, tracking, dashboard, paced=paced, resume=False, quiet=quiet)
     show(result, as_json=as_json)
 
 
@@ -117,20 +119,21 @@ def _run(
     recipe: Recipe,
     folder: RunDirectory,
     tracking: TrackingOptions,
+    page: int | None,
     *,
     paced: bool,
     resume: bool,
     quiet: bool,
 ) -> Result:
     from fedoptima.api.local import LocalFleet
-    from fedoptima.api.nursery import nursery
+    from fedoptima.api.nursery import Nursery
     from fedoptima.api.serving import device_names
     from fedoptima.runtime.address import Address
     from fedoptima.runtime.certificates import make_authority, make_device
     from fedoptima.runtime.tls import DeviceTLS, ServerTLS
 
     again = ["fedoptima", "run", "--resume", str(folder.path), *(["--paced"] if paced else [])]
-    with nursery(), tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
+    with Nursery() as nursery, tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
         certs = Path(temporary)
         own = make_authority(certs, ["127.0.0.1"], days=2)
         ca = certs / "ca.pem"
@@ -141,6 +144,7 @@ def _run(
             states=folder.path / "states",
             logs=folder.logs,
             certificates={n: DeviceTLS(ca, pair.cert, pair.key) for n, pair in pairs.items()},
+            nursery=nursery,
         )
         return lead(
             recipe,
@@ -151,5 +155,6 @@ def _run(
             listen=Address("127.0.0.1", 0),
             tls=ServerTLS(ca, own.cert, own.key),
             tracking=tracking,
+            page=page,
             beside=fleet,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedoptima.cli.dashboard import PagePort
 from fedoptima.cli.deploy_extra import deploy_extra
 from fedoptima.cli.errors import warn
 from fedoptima.cli.leading import lead, show
@@ -59,6 +60,7 @@ def server(
         str | None,
         typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
     ] = None,
+    dashboard: PagePort = None,
     metrics_port: MetricsPort = None,
     tensorboard: TensorBoardFolder = None,
     mlflow: MLflowURI = None,
@@ -103,6 +105,7 @@ def server(
             listen=address,
             tls=tls,
             tracking=TrackingOptions(metrics_port, tensorboard, mlflow),
+            page=dashboard,
         )
     show(result, as_json=as_json)
 

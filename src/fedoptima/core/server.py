@@ -400,7 +400,8 @@ class ServerCore:
     def _answer(self, devices: Iterable[NodeId]) -> list[Effect]:
         """Send the global model; a device with a copy on the server gets both sides fresh."""
         if self._training is not ServerTraining.PER_DEVICE:
-            return self._send_model(devices)
+            # One that left and is back while it is being merged gets what comes of that.
+            return self._send_model(d for d in devices if d not in self._refresh)
         sessions = self._roster.sessions
         self._copies.extend(OpenCopy(d, sessions[d]) for d in devices if d in sessions)
         return []

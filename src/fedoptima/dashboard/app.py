@@ -48,20 +48,20 @@ def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None =
             rows[at] |= _so_far(watches.of(found[at]))
         return _fresh({"single": runs.single, "runs": rows})
 
-    async def find(request: Request) -> tuple[Watch | None, Response]:
+    async def find(request: Request) -> tuple[Watch | None, Wish, Response]:
         name = request.query_params.get("run", "")
         run = await asyncio.to_thread(runs.find, name)
+        wish = Wish.of(request.query_params, over=run is not None and run.over)
         if run is None:
-            return None, PlainTextResponse("There is no such run.\n", 404)
+            return None, wish, PlainTextResponse("There is no such run.\n", 404)
         busy = PlainTextResponse("Too many runs are looked at; try again in a minute.\n", 503)
-        return watches.of(run), busy
+        return watches.of(run), wish, busy
 
     async def state(request: Request) -> Response:
         """Once, when all that is there has been read."""
-        watch, problem = await find(request)
+        watch, wish, problem = await find(request)
         if watch is None:
             return problem
-        wish = Wish.of(request.query_params)
         stream = watch.snapshots(wish.span)
         try:
             async for snapshot in stream:
@@ -72,10 +72,10 @@ def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None =
         return problem
 
     async def events(request: Request) -> Response:
-        watch, problem = await find(request)
+        watch, wish, problem = await find(request)
         if watch is None:
             return problem
-        return EventStream(messages(watch, Wish.of(request.query_params)))
+        return EventStream(messages(watch, wish))
 
     return Starlette(
         routes=[

@@ -1,4 +1,7 @@
-"""The timeline as the page draws it: few enough bins and lanes for a message a second."""
+"""The timeline as the page draws it: small enough for a message a second.
+
+A row of shares is a string, one printable character a bin: "#" for nothing, "}" for all of it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from collections.abc import Sequence
 from fedoptima.core.types import NodeId
 from fedoptima.report.timeline import Timeline, TimelineAccount
 
-SPANS = (120, 600, 0)  # seconds until now; 0: the whole run
+WHOLE = 0  # the whole run
+SPANS = (120, 600, WHOLE)  # seconds until now
 MOST_BINS = 150
 MOST_LANES = 24
+_NOTHING, _STEPS = ord("#"), 90
 
 
 def look(account: TimelineAccount, span: int) -> Timeline:
@@ -17,7 +22,7 @@ def look(account: TimelineAccount, span: int) -> Timeline:
 
 
 def plain(timeline: Timeline, names: Sequence[str], began: float) -> dict[str, object]:
-    """Shares in percent, of the lanes of ``names``; times since the training ``began``."""
+    """The first lanes of ``names``; times since the training ``began``."""
     first = round((timeline.start - began) / timeline.bin_seconds)
     fold = max(1, -(-timeline.bins // MOST_BINS))
     # Joined bins begin at multiples of their width: else they would flicker as time goes on.
@@ -30,9 +35,9 @@ def plain(timeline: Timeline, names: Sequence[str], began: float) -> dict[str, o
             {
                 "name": name,
                 "shares": {
-                    kind.value: percent
+                    kind.value: _written(_folded(shares, fold, before))
                     for kind, shares in timeline.lanes[name].shares.items()
-                    if any(percent := _folded(shares, fold, before))
+                    if any(shares)
                 },
             }
             for name in shown
@@ -42,6 +47,10 @@ def plain(timeline: Timeline, names: Sequence[str], began: float) -> dict[str, o
     }
 
 
-def _folded(shares: Sequence[float], fold: int, before: int) -> list[int]:
+def _folded(shares: Sequence[float], fold: int, before: int) -> list[float]:
     padded = [*[0.0] * before, *shares]
-    return [round(100 * sum(padded[at : at + fold]) / fold) for at in range(0, len(padded), fold)]
+    return [sum(padded[at : at + fold]) / fold for at in range(0, len(padded), fold)]
+
+
+def _written(shares: Sequence[float]) -> str:
+    return "".join(chr(_NOTHING + round(_STEPS * min(1.0, share))) for share in shares)

@@ -15,6 +15,7 @@ from fedoptima.report.timeline import Timeline
 from fedoptima.trace.tail import CutBack
 
 _AT_A_TIME = 0.5  # seconds of reading between two looks, where there is much to read
+_SLOW, _RARELY = 0.1, 10  # seconds to draw a timeline; then it is drawn a tenth of the time
 _DAMAGE = (ConfigError, OSError, ValueError, KeyError, TypeError)  # what a bad file leads to
 
 
@@ -24,6 +25,13 @@ class Snapshot:
     behind: bool  # there is more to be read
     began: float  # the training, on the trace's clock
     timelines: dict[int, Timeline]  # by span
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    timeline: Timeline
+    at: float  # on the clock on the wall
+    took: float  # seconds; 0: hardly any
 
 
 class RunReader:
@@ -36,7 +44,8 @@ class RunReader:
         self._doubted: float | None = None  # begun anew because of what the files were like then
         self._error = ""
         self._looked: tuple[float, int] | None = None
-        self._last: Snapshot | None = None
+        self._final: Snapshot | None = None  # nothing can change any more
+        self._drawn: dict[int, _Drawn] = {}  # by span
 
     def _begin(self) -> None:
         self._follower, self._known = Follower(self._run.path), RunAccounts()
@@ -50,18 +59,30 @@ class RunReader:
         before = self._known.records
         if not self._advance():
             self._advance()  # from the start, and at once: else the page would be empty for a while
-        known, last = self._known, self._last
-        if self._settled and last and known.records == before and spans <= set(last.timelines):
-            return last
+        known, final = self._known, self._final
+        if final and known.records == before and spans <= set(final.timelines):
+            return final
         recipe, kept = self._runs.read(self._run)
         reading = Reading(self.behind, self._pace(), self._error)
-        self._last = Snapshot(
+        snapshot = Snapshot(
             sections(self._run, recipe, kept, known, reading),
             reading.behind,
             known.accounts.course.began,
-            {span: lanes.look(known.timeline, span) for span in spans},
+            {span: self._timeline(span) for span in spans},
         )
-        return self._last
+        self._final = snapshot if self._settled and not reading.behind else None
+        return snapshot
+
+    def _timeline(self, span: int) -> Timeline:
+        """Of hundreds of devices it takes a while: then it is not drawn at every look."""
+        now = time.monotonic()
+        drawn = self._drawn.get(span)
+        if drawn is not None and not self._settled and now < drawn.at + _RARELY * drawn.took:
+            return drawn.timeline
+        timeline = lanes.look(self._known.timeline, span)
+        took = time.monotonic() - now
+        self._drawn[span] = _Drawn(timeline, now, took if took > _SLOW else 0.0)
+        return timeline
 
     def _advance(self) -> bool:
         """False: what was read is void, and reading begins anew."""

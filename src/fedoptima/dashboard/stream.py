@@ -30,10 +30,11 @@ class Wish:
     span: int = lanes.SPANS[0]
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Wish:
-        span = query.get("span", "")
-        known = {str(each): each for each in lanes.SPANS}
-        return cls(query.get("filter", "")[:80], known.get(span, lanes.SPANS[0]))
+    def of(cls, query: Mapping[str, str], *, over: bool) -> Wish:
+        """Of a run that is over, the last minutes are worth no more than the others."""
+        known = {str(span): span for span in lanes.SPANS}
+        usual = lanes.WHOLE if over else lanes.SPANS[0]
+        return cls(query.get("filter", "")[:80], known.get(query.get("span", ""), usual))
 
     def cut(self, snapshot: Snapshot) -> dict[str, object]:
         """What of the snapshot is shown."""
@@ -54,7 +55,8 @@ class Wish:
         if self.span in snapshot.timelines:
             names = [SERVER, *(str(row["name"]) for row in shown)]
             timeline = snapshot.timelines[self.span]
-            cut["lanes"] = lanes.plain(timeline, names, snapshot.began)
+            drawn = lanes.plain(timeline, names, snapshot.began)
+            cut["lanes"] = {"span": self.span, **drawn}
         return cut
 
     def _matches(self, row: Mapping[str, object]) -> bool:

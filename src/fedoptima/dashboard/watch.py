@@ -93,6 +93,10 @@ class Watch:
     def stop(self) -> None:
         self._task.cancel()
 
+    async def ended(self) -> None:
+        """Nobody has looked for a while, or it was stopped."""
+        await asyncio.wait([self._task])
+
 
 class Watches:
     """Of all runs that are looked at, or were a moment ago."""

@@ -69,7 +69,7 @@ def render(page: Page, views: Sequence[RunView]) -> str:
 <body>
 {body}
 <script type="application/json" id="report-data">{_embedded(data)}</script>
-<script>{_plotly()}</script>
+<script>{plotly_source()}</script>
 <script>
 {_file("report.js")}</script>
 </body>
@@ -198,7 +198,8 @@ def _file(name: str) -> str:
     return (resources.files("fedoptima.report") / "page" / name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
+def plotly_source() -> str:
+    """From the installed package; a `ConfigError` where it is not."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:

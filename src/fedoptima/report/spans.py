@@ -181,7 +181,8 @@ class _Clocks(UsageAccount):
             self._handed_in(event.sender, record.at)
         super().observe(record)
         if clock.left is not None and clock.since is not None:
-            self.final.append(Span(clock.name, Kind.AWAY, clock.left, clock.since))
+            if clock.since > clock.left:
+                self.final.append(Span(clock.name, Kind.AWAY, clock.left, clock.since))
             clock.left = None
 
     def _clock(self, name: NodeId) -> _Clock:

@@ -90,7 +90,7 @@ class TransferAccount:
         if sent is None:
             lane.early.append((now, event.message))
         else:
-            arrived.append(Transfer(event.sender, node, event.message, min(sent, now), now))
+            arrived.append(Transfer(event.sender, node, event.message, sent, now))
 
     def _sent(self, node: NodeId, send: Send, now: float, arrived: list[Transfer]) -> None:
         upward = send.to == SERVER

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +19,7 @@ from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import prepare_thread
 from fedoptima.runtime import wire_pb2 as wire
 from fedoptima.runtime.address import Address
+from fedoptima.runtime.backoff import Backoff
 from fedoptima.runtime.channel import PATH, SCHEMA, client_options
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.codec import deserialize, serialize
@@ -103,10 +102,7 @@ class Device:
         self._process = secrets.token_hex(8)
         self._node: DeviceNode | None = None
         self._compute: Compute | None = None
-        self._failures = 0
-        self._waited = 0.0  # before this connection
-        self._last_seen = time.monotonic()  # the server
-        self._welcomed: float | None = None  # by it, in this connection
+        self._backoff = Backoff(timeouts.retry_first, timeouts.retry_longest)
 
     async def run(self) -> Halt:
         """Until the server says that it is over, or this device cannot go on."""
@@ -115,12 +111,12 @@ class Device:
                 try:
                     return await self._connect()
                 except (ConnectionLost, grpc.RpcError) as error:
-                    self._lost()
+                    self._backoff.lost()
                     why = await self._judge(error)
-                waited = time.monotonic() - self._last_seen
-                if self._give_up_after is not None and waited > self._give_up_after:
-                    raise Unreachable(f"no server at {self._server} for {waited:.0f} s: {why}")
-                delay = self._delay()
+                alone = self._backoff.alone
+                if self._give_up_after is not None and alone > self._give_up_after:
+                    raise Unreachable(f"no server at {self._server} for {alone:.0f} s: {why}")
+                delay = self._backoff.wait()
                 self._log.warning(
                     "no connection to %s (%s); trying again in %.1f s", self._server, why, delay
                 )
@@ -170,7 +166,7 @@ class Device:
             run=node.run if node else "",
         )
         welcome = await link.introduce(hello)
-        self._welcomed = time.monotonic()
+        self._backoff.connected()
         self._log.info("connected to %s", self._server)
         if node is None or node.run != welcome.run:
             node = await self._begin(link, welcome)
@@ -233,14 +229,6 @@ class Device:
 
     # ---- when it fails -----------------------------------------------------------------------
 
-    def _lost(self) -> None:
-        now, welcomed, self._welcomed = time.monotonic(), self._welcomed, None
-        if welcomed is None:
-            return
-        self._last_seen = now
-        if now - welcomed > self._waited:
-            self._failures = 0  # else it may be sent away each time, soon after its welcome
-
     async def _judge(self, error: Exception) -> str:
         """Why the connection failed, in words; raises if another try would fail as well."""
         if not isinstance(error, grpc.RpcError):
@@ -255,13 +243,6 @@ class Device:
         if found is not None:
             raise Refused(found) from error
         return details or code.name
-
-    def _delay(self) -> float:
-        """Doubling, and never the same for two devices: they would all come at once."""
-        longest = self._timeouts.retry_first * 2 ** min(self._failures, 16)
-        self._failures += 1
-        self._waited = min(longest, self._timeouts.retry_longest) * random.uniform(0.5, 1.0)
-        return self._waited
 
 
 class _Over(Exception):

@@ -53,7 +53,7 @@ class ServerStreams:
         self._closing = False
 
     def listen(self, address: str, tls: ServerTLS | None) -> tuple[Any, int]:
-        """A server, to be started; and its port, which the system chooses where it is given as 0."""
+        """A server, to be started, and its port, which the system chooses where it is 0."""
         self._secure = tls is not None
         server = grpc.aio.server(options=server_options(self._timeouts))
         handler = grpc.stream_stream_rpc_method_handler(

@@ -6,6 +6,7 @@ import { Timeline } from "/static/timeline.js";
 import { brief, byId, choice, duration, fill, make, megabytes, percent, press, say } from "/static/words.js";
 
 const QUIET = 8000; // milliseconds without a word until what is shown is called old
+const LOST = "no contact to the page's server: what is shown may be old";
 const address = new URL(location);
 let name = address.searchParams.get("run");
 if (address.searchParams.has("token")) { // it is in a cookie now, and need not be in anybody's history
@@ -31,7 +32,7 @@ async function listRuns() {
 function keepListing() {
   head(byId("run-table"), RUNS);
   const again = () => listRuns()
-    .then(() => contact(""), () => contact("no contact to the page's server: what is shown may be old"))
+    .then(() => contact(""), () => contact(LOST))
     .finally(() => { if (!name) setTimeout(again, 3000); });
   again();
 }
@@ -61,13 +62,13 @@ function showRun() {
 
 function listen() {
   source?.close();
-  const wish = new URLSearchParams({ run: name, span: span ?? "120", filter: byId("filter").value });
+  const wish = new URLSearchParams({ run: name, filter: byId("filter").value, ...(span && { span }) });
   source = new EventSource(`/api/events?${wish}`);
   source.onmessage = (event) => { heard(); update(JSON.parse(event.data)); };
   source.onerror = () => {
-    contact("no contact to the page's server: what is shown may be old");
-    // A browser tries again by itself, except after an answer it did not like.
-    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
+    if (source.readyState !== EventSource.CLOSED) return contact(LOST); // it tries again by itself
+    contact(`the page's server does not show the run “${name}” (is it still there?)`);
+    setTimeout(listen, 3000);
   };
 }
 
@@ -89,7 +90,10 @@ function update(news) {
   if (news.rows) nodes(news.rows);
   queue = news.queue ?? queue;
   if (news.queue || news.now) tiles();
-  if (news.lanes) timeline.show(news.lanes);
+  if (news.lanes) {
+    press(byId("spans"), "span", String(news.lanes.span));
+    timeline.show(news.lanes);
+  }
   if (news.notes) notes(news.notes);
   if (news.curve || news.speed || news.queue) plot(picked(news, ["curve", "speed", "queue"])).catch((error) => contact(error.message));
 }
@@ -114,10 +118,6 @@ function tell({ state, text, reading, share, records }) {
   say(badge, reading == null ? said : `reading the trace: ${brief(records)} records${part}`);
   progress.hidden = share == null;
   if (share != null) progress.value = reading || share;
-  if (span == null && state === "finished") { // there is no "last minutes" worth looking at
-    span = press(byId("spans"), "span", "0");
-    listen();
-  }
 }
 
 // ---- figures ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ function plotly() {
 export async function plot(news) {
   Object.assign(known, news);
   const Plotly = await plotly();
-  for (const draw of [drawAccuracy, drawSpeed, drawQueue]) draw(Plotly);
+  for (const draw of [drawQueue, drawAccuracy, drawSpeed]) draw(Plotly); // the first may leave, and make room
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => loading && plot({}));
@@ -27,8 +27,9 @@ function drawAccuracy(Plotly) {
   if (!known.curve) return;
   const { accuracy } = known.curve;
   const mode = accuracy.length > 60 ? "lines" : "lines+markers";
+  const measured = accuracy.some((value) => value != null); // not in a dry run, nor at the beginning
   react(Plotly, "accuracy", [line(known.curve[known.axis], accuracy, "accuracy", "--train", { mode })],
-    { yaxis: { tickformat: ".0%", rangemode: "tozero" } });
+    { yaxis: { tickformat: ".0%", rangemode: "tozero", ...(measured ? {} : { range: [0, 1] }) } });
 }
 
 function drawSpeed(Plotly) {

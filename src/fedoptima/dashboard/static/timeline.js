@@ -1,7 +1,7 @@
 // One lane a node. A column of a lane shows the shares of time of each kind, from the top; the two
 // thin lines below it are transfers.
 import { KINDS } from "/static/kinds.js";
-import { brief, duration, say } from "/static/words.js";
+import { duration, say } from "/static/words.js";
 
 const STACKED = ["train", "merge", "other", "idle_1", "idle_2", "away"], TRANSFERS = ["send", "receive"];
 const LANE = 26, BAR = 15, LINE = 3, AXIS = 22;
@@ -18,6 +18,9 @@ export class Timeline {
   }
 
   show(data) {
+    for (const lane of data.lanes) {
+      for (const [kind, row] of Object.entries(lane.shares)) lane.shares[kind] = percents(row);
+    }
     this.data = data;
     this.draw();
   }
@@ -48,8 +51,8 @@ export class Timeline {
     context.textAlign = "left";
     context.fillText(shortened(context, lane.name, this.left - 10), 0, top + BAR / 2 + 1);
     const filled = new Array(this.bins).fill(0);
-    const rectangle = (bin, y, height) =>
-      context.fillRect(this.left + bin * this.column, y, this.column + 0.3, height); // no seams
+    const edge = (bin) => Math.round(this.left + bin * this.column); // whole pixels: no seams
+    const rectangle = (bin, y, height) => context.fillRect(edge(bin), y, edge(bin + 1) - edge(bin), height);
     for (const kind of STACKED) {
       context.fillStyle = colour(KINDS[kind].colour);
       (lane.shares[kind] ?? []).forEach((share, bin) => {
@@ -89,11 +92,14 @@ export class Timeline {
     const parts = [...STACKED, ...TRANSFERS]
       .map((kind) => [KINDS[kind].name, lane.shares[kind]?.[bin]])
       .filter(([, share]) => share)
-      .map(([name, share]) => `${name} ${brief(share)} %`);
+      .map(([name, share]) => `${name} ${Math.round(share)} %`);
     const at = this.data.start + bin * this.data.bin_seconds;
     say(this.hover, `${lane.name}, at ${duration(Math.max(0, at))}: ${parts.join(", ") || "not in the run"}`);
   }
 }
+
+// One character a bin, from "#" for nothing to "}" for all of it.
+const percents = (row) => Array.from(row, (letter) => (100 * (letter.charCodeAt(0) - 35)) / 90);
 
 function clock(seconds) {
   const whole = Math.round(seconds), two = (number) => String(number).padStart(2, "0");
@@ -104,7 +110,8 @@ function clock(seconds) {
 
 function shortened(context, text, room) {
   if (context.measureText(text).width <= room) return text;
-  let length = text.length;
-  while (length > 1 && context.measureText(`${text.slice(0, length)}…`).width > room) length -= 1;
-  return `${text.slice(0, length)}…`;
+  const end = text.slice(-4); // names often differ by the number at their end
+  let length = text.length - 4;
+  while (length > 1 && context.measureText(`${text.slice(0, length)}…${end}`).width > room) length -= 1;
+  return `${text.slice(0, length)}…${end}`;
 }

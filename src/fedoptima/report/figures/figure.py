@@ -7,7 +7,7 @@ grid are not in them, since a page has a light and a dark side.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from fedoptima.core.types import SERVER, NodeId
@@ -19,6 +19,7 @@ Json = dict[str, object]
 MOST_NODES = 48  # shown one by one
 _LONGEST_NAME = 18  # characters of a node beside its lane; a phone has room for no more
 _ROW = 22  # pixels of a bar
+_STRANGER = next(iter(METHODS.values()))  # the look of a method that nobody knows
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,15 @@ def short(number: float) -> float:
 
 def looks(views: Sequence[RunView]) -> list[Look]:
     """A method has its colour and dashes. Where one comes again, or is a stranger, the next free
-    look is taken, as long as there is one."""
+    look is taken, as long as there is one. A single line needs no dashes."""
+    if len(views) == 1:
+        return [replace(METHODS.get(views[0].method, _STRANGER), dash="solid")]
     taken: list[Look] = []
     for view in views:
         own = METHODS.get(view.method)
         free = [look for look in METHODS.values() if look not in taken]
         if own is None or own in taken:
-            own = free[0] if free else (own or next(iter(METHODS.values())))
+            own = free[0] if free else own or _STRANGER
         taken.append(own)
     return taken
 

@@ -48,7 +48,7 @@ def timeline(view: RunView, *, exact: bool = True) -> Figure:
         "Timeline",
         "A lane a node: what filled its time, by colour, in proportion where a column covers "
         "several things; the thin line below shows its transfers. Drag to zoom in, double-click "
-        f"to see all.{left_out(view)}",
+        f"to see all; the buttons do the same.{left_out(view)}",
         [],
         {},
         height=90 + _LANE * len(nodes),

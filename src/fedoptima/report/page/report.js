@@ -2,7 +2,9 @@
 // Draws the figures of the report. Everything it needs is in the page; it asks nobody for anything.
 (() => {
   const report = JSON.parse(document.getElementById("report-data").textContent);
+  const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => dark.matches && !root.classList.contains("printing");
   const touch = matchMedia("(pointer: coarse)").matches;
   const config = {
     responsive: true,
@@ -16,7 +18,7 @@
   // ---- light and dark ------------------------------------------------------------------------
 
   function themed(figure) {
-    const css = getComputedStyle(document.documentElement);
+    const css = getComputedStyle(root);
     const colour = (name) => css.getPropertyValue(name).trim();
     const layout = {
       margin: { l: 12, r: 12, t: 12, b: 12 },
@@ -153,7 +155,7 @@
         const texts = said.map((line, i) => name + (line ? line + word(i) : "not in the run"));
         rows.forEach((row) => { z.push(row); text.push(texts); });
       });
-      const colours = report.kinds.map((kind) => (dark.matches ? kind.dark : kind.light));
+      const colours = report.kinds.map((kind) => (isDark() ? kind.dark : kind.light));
       return {
         type: "heatmap", z, text, x0: (from + width / 2) / unit, dx: width / unit, y0: 0, dy: 1,
         zmin: -0.5, zmax: colours.length - 0.5, showscale: false, hoverongaps: false,
@@ -215,14 +217,18 @@
       (plot) => !drawn.has(plot) && !plot.closest("[hidden]"));
     const next = () => {
       const plot = waiting.shift();
-      if (!plot) { document.documentElement.dataset.drawn = "yes"; return; }
+      if (!plot) { root.dataset.drawn = "yes"; return; }
       draw(plot);
       setTimeout(next, 0);
     };
     next();
   }
 
-  dark.addEventListener("change", () => drawn.forEach((again) => again()));
+  const drawAgain = () => drawn.forEach((again) => again());
+  dark.addEventListener("change", drawAgain);
+  for (const [event, printing] of [["beforeprint", true], ["afterprint", false]]) {
+    addEventListener(event, () => { root.classList.toggle("printing", printing); drawAgain(); });
+  }
   const choice = document.getElementById("choose-run");
   if (choice) {
     const choose = () => {
