@@ -9,10 +9,10 @@ READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench screenshots clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  Another interpreter: make PYTHON=python3.12 ...   More test workers: make test TEST_WORKERS=8"
 
 demo: $(READY) ## Train on real handwritten digits: a server and 4 uneven device processes, over TLS
@@ -28,6 +28,9 @@ lint: $(READY) ## Check style (ruff) and types (mypy)
 
 bench: $(READY) ## Measure simulator and network against bare loops, and the cost of scale
 	$(BIN)/python -m benchmarks.run
+
+screenshots: $(READY) ## Make the pictures of report and live page in docs/images (needs chromium)
+	$(BIN)/python tools/screenshots.py
 
 clean: ## Remove .venv, caches and builds (results in runs/ stay)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
