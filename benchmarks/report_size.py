@@ -19,8 +19,8 @@ SPEEDS = (1.5, 3.0, 6.0, 9.0)
 _MOST_BYTES = 10e6
 
 
-def long_run(folder: Path, epochs: float) -> int:
-    """Its events."""
+def long_run(folder: Path, epochs: float) -> tuple[int, float]:
+    """Its events, and its epochs: a round is finished that was begun."""
     groups = [
         {"name": f"group{i}", "count": 4, "gflops": speed, "mbps": 50.0}
         for i, speed in enumerate(SPEEDS)
@@ -34,23 +34,23 @@ def long_run(folder: Path, epochs: float) -> int:
         dry=True,
         out=folder,
     )
-    return result.events
+    return result.events, result.summary.epochs
 
 
 def measure() -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sample = long_run(folder / "sample", epochs=1.0)
-        events = long_run(folder / "run", epochs=1.05 * EVENTS / sample)
-        start = time.perf_counter()
+        few, epochs = long_run(folder / "sample", epochs=4.0)
+        events, _ = long_run(folder / "run", epochs=1.02 * EVENTS * epochs / few)
+        start, work = time.perf_counter(), time.process_time()
         made = report([folder / "run"], out=folder / "report.html", advice=False)
-        seconds = time.perf_counter() - start
+        seconds, work = time.perf_counter() - start, time.process_time() - work
     return {
         "what": "seconds for the report of a million events",
         "ratio": seconds,
         "at most": 30.0,
         "events": events,
-        "microseconds per event": 1e6 * seconds / events,
+        "processor seconds": work,
         "megabytes": made.nbytes / 1e6,
         "at most megabytes": _MOST_BYTES / 1e6,
     }

@@ -252,6 +252,19 @@ def test_a_device_that_goes_while_it_is_merged_is_not_merged_twice(
     asyncio.run(story())
 
 
+def test_a_session_has_a_higher_number_than_any_the_device_or_the_server_knows(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    """A server that went on from a checkpoint has forgotten some; the device has not."""
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        assert [stage.node.next_session(last) for last in (0, 41, 7)] == [1, 42, 43]
+        await stage.end()
+
+    asyncio.run(story())
+
+
 # ---- what nobody can go on from --------------------------------------------------------------
 
 
