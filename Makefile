@@ -30,7 +30,7 @@ bench: $(READY) ## Measure simulator and network against bare loops, and the cos
 	$(BIN)/python -m benchmarks.run
 
 screenshots: $(READY) ## Make the pictures of report and live page in docs/images (needs chromium)
-	$(BIN)/python tools/screenshots.py
+	$(BIN)/python -m tools.screenshots
 
 clean: ## Remove .venv, caches and builds (results in runs/ stay)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
-import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -40,6 +39,12 @@ JOIN = Join(incarnation=0, samples=32, flops_per_second=1e9, bytes_per_second=1e
 MEMORY = 200 << 20  # bytes: far less than is asked for, far more than a run of this size takes
 
 
+def resident() -> int:
+    """Bytes of memory in use by this process."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """In the middle of a run, held there. After all attacks it comes to its end as it should."""
@@ -53,9 +58,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         devices = [start_device(n, server.address, tmp, gate=gates[n]) for n in gates]
         for gate in gates.values():
             gate.waits_at(ExportModel)
-        memory = psutil.Process(os.getpid()).memory_info().rss
+        memory = resident()
         yield server
-        grown = psutil.Process(os.getpid()).memory_info().rss - memory
+        grown = resident() - memory
         for gate in gates.values():
             gate.hold()
         assert server.result().reason == "2 epochs done"

@@ -1,164 +1,24 @@
-"""A server's node without a network: its core and engine are real, its sessions go nowhere."""
+"""A server between its core, its engine and its disk: checkpoints, breakdowns, interruptions."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
-import torch
 
 from fedoptima.api.serving import ServerSetup, prepare_server
 from fedoptima.core.effects import Halt
-from fedoptima.core.errors import ProtocolViolation
-from fedoptima.core.events import Disconnected, TimerFired
+from fedoptima.core.events import TimerFired
 from fedoptima.core.jobs import Merge
-from fedoptima.core.messages import GlobalModel, HandIn, Join, Message, ModelUpdate, Stop
-from fedoptima.core.server import ServerCore
-from fedoptima.core.types import NodeId, Payload, PayloadId
-from fedoptima.engine.evaluate import Metrics
-from fedoptima.engine.payloads import Tensors, unpack
-from fedoptima.engine.server import ServerEngine
-from fedoptima.runtime import wire_pb2 as wire
-from fedoptima.runtime.checkpoint import Restored, load_server_checkpoint
-from fedoptima.runtime.clock import RunClock
-from fedoptima.runtime.compute import Compute
-from fedoptima.runtime.keeper import Keeper
-from fedoptima.runtime.outbox import Outbox
-from fedoptima.runtime.server_node import INTERRUPTED, ServerNode
-from fedoptima.runtime.session import Session
+from fedoptima.core.messages import GlobalModel, HandIn, Stop
+from fedoptima.engine.payloads import unpack
+from fedoptima.runtime.server_node import INTERRUPTED
 from fedoptima.trace.record import Record
-from fedoptima.trace.writer import TraceWriter
-from tests.support.network import DEADLINE, tiny_recipe
-
-LOG = logging.getLogger("fedoptima.server")
-NAME = NodeId("fast")
-JOIN = Join(incarnation=0, samples=32, flops_per_second=1e9, bytes_per_second=1e6)
-
-
-class Posted(Outbox):
-    """Keeps what would be sent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[Message] = []
-
-    def put(self, message: Message) -> None:
-        self.messages.append(message)
-
-
-class WillingKeeper(Keeper):
-    """A checkpoint is due when the test wants one."""
-
-    wanted = False
-
-    def due(self, core: ServerCore) -> bool:
-        return self.wanted and self.possible(core)
-
-
-class PatientEngine(ServerEngine):
-    """Its evaluations take until they are let go."""
-
-    go = Event()
-
-    def evaluation(self) -> Callable[[], Metrics]:
-        measure = super().evaluation()
-
-        def wait() -> Metrics:
-            assert self.go.wait(DEADLINE)
-            return measure()
-
-        return wait
-
-
-class Stage:
-    """A node on a real clock, with a trace and a keeper of checkpoints in a folder."""
-
-    def __init__(
-        self,
-        folder: Path,
-        setup: ServerSetup,
-        *,
-        keeping: bool = False,
-        restored: Restored | None = None,
-        engine: ServerEngine | None = None,
-    ) -> None:
-        self.folder = folder
-        self.engine = engine or ServerEngine(setup.task)
-        self.trace = TraceWriter(folder / f"{restored.life + 1 if restored else 0}.gz", {})
-        self.keeper = WillingKeeper(
-            folder / "checkpoints", self.trace, seconds=1e9, merges=None, kept=3, log=LOG
-        )
-        self.keeper.wanted = keeping
-        self.compute = Compute("server", threads=1)
-        self.node = ServerNode(
-            restored.core if restored else setup.core(),
-            self.engine,
-            self.compute,
-            RunClock(restored.now if restored else 0.0),
-            run="this one",
-            life=restored.life + 1 if restored else 0,
-            keeper=self.keeper,
-            device_traces=folder / "devices",
-            log=LOG,
-        )
-        self.node.observers.append(self.trace.write)
-
-    def connect(self, process: str = "p", name: NodeId = NAME) -> Session:
-        hello = wire.Hello(name=name, process=process)
-        session = Session(name, self.node.next_session(0), hello, "nowhere")
-        session.outbox = Posted()
-        self.node.opened(session)
-        return session
-
-    async def begin(self) -> Session:
-        """One device has joined, and has the first model."""
-        session = self.connect()
-        self.node.receive(session, JOIN)
-        await self.until(lambda: sent(session, GlobalModel))
-        return session
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(DEADLINE):
-            while not condition():
-                await asyncio.sleep(0.001)
-
-    async def end(self) -> None:
-        async with asyncio.timeout(DEADLINE):
-            await self.node.close_up()
-        self.compute.close()
-        self.trace.close()
-
-    def kept(self, setup: ServerSetup) -> tuple[Restored, ServerEngine]:
-        engine = ServerEngine(setup.task)
-        found = load_server_checkpoint(self.folder / "checkpoints", engine, torch.device("cpu"))
-        assert found is not None
-        return found, engine
-
-
-def sent(session: Session, kind: type[Message]) -> list[Message]:
-    assert isinstance(session.outbox, Posted)
-    return [message for message in session.outbox.messages if isinstance(message, kind)]
-
-
-def answer_to(model: Message, ticket: int = 1) -> ModelUpdate:
-    """What a device would hand in that has learned a little."""
-    assert isinstance(model, GlobalModel)
-    tensors = {
-        name: tensor + 1 if tensor.is_floating_point() else tensor
-        for name, tensor in unpack(model.data).items()
-    }
-    identity = PayloadId(f"{NAME}/0/{ticket}")
-    return ModelUpdate(model.version, 32, Payload(identity, model.data.nbytes, tensors))
-
-
-def same(some: Tensors, others: Tensors) -> bool:
-    return all(torch.equal(some[name], others[name]) for name in some)
+from tests.support.network import tiny_recipe
+from tests.support.stage import JOIN, PatientEngine, Stage, answer_to, same, sent
 
 
 @pytest.fixture
@@ -372,92 +232,5 @@ def test_a_server_stopped_in_its_last_evaluation_goes_on_to_the_end(tmp_path: Pa
         assert again.node.outcome.result() == Halt("1 rounds done")
         assert again.node.machine.sessions == {}
         await again.end()
-
-    asyncio.run(story())
-
-
-# ---- devices' own records --------------------------------------------------------------------
-
-
-def line(at: float, session: int = 1) -> str:
-    return Record(at, NAME, Disconnected(NodeId("server"), session), []).to_line()
-
-
-def read(session: Session) -> None:
-    """The device's clock has been read: it shows what the server's does."""
-    session.pong(wire.Pong(sent=0.0, device_time=0.0), 0.0)
-
-
-def test_records_of_a_session_that_was_replaced_are_not_taken(
-    tmp_path: Path, setup: ServerSetup
-) -> None:
-    """Its successor, maybe a new process, has been told how many there are, and counts on."""
-
-    async def story() -> None:
-        stage = Stage(tmp_path, setup)
-        old = stage.connect("p")
-        read(old)
-        assert stage.node.take_records(old, 0, [line(0.0)]) == 1
-        stage.node.closed(old, "replaced")
-        new = stage.connect("q")
-        read(new)
-        assert stage.node.take_records(old, 1, [line(0.0, 7)]) == 1
-        assert stage.node.take_records(new, 1, [line(0.0, 8)]) == 2
-        await stage.end()
-
-    asyncio.run(story())
-
-
-def test_records_sent_twice_are_taken_once(tmp_path: Path, setup: ServerSetup) -> None:
-    async def story() -> None:
-        stage = Stage(tmp_path, setup)
-        session = stage.connect()
-        read(session)
-        assert stage.node.take_records(session, 0, [line(0.0), line(0.0)]) == 2
-        assert stage.node.take_records(session, 0, [line(0.0), line(0.0), line(0.0)]) == 3
-        assert stage.node.take_records(session, 0, [line(0.0)]) == 3
-        with pytest.raises(ProtocolViolation, match="from number 4 on"):
-            stage.node.take_records(session, 4, [line(0.0)])
-        await stage.end()
-
-    asyncio.run(story())
-
-
-def test_records_come_after_the_clock_was_read_and_never_from_the_future(
-    tmp_path: Path, setup: ServerSetup
-) -> None:
-    async def story() -> None:
-        stage = Stage(tmp_path, setup)
-        session = stage.connect()
-        with pytest.raises(ProtocolViolation):
-            stage.node.take_records(session, 0, [line(0.0)])
-        read(session)
-        stage.node.take_records(session, 0, [line(1e300)])
-        trace = stage.node.trace_of(NAME)
-        assert trace is not None
-        assert trace.last_at <= stage.node.clock()
-        await stage.end()
-
-    asyncio.run(story())
-
-
-def test_records_that_cannot_be_written_stay_with_the_device(
-    tmp_path: Path, setup: ServerSetup, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story() -> None:
-        stage = Stage(tmp_path, setup)
-        session = stage.connect()
-        read(session)
-        stage.node.take_records(session, 0, [line(0.0)])
-        file = tmp_path / "devices" / f"{NAME}.jsonl.gz"
-        kept = file.read_bytes()
-        file.unlink()
-        file.mkdir()  # in the way
-        assert stage.node.take_records(session, 1, [line(0.0)]) == 1
-        assert f"the records of {NAME} cannot be kept" in caplog.text
-        file.rmdir()
-        file.write_bytes(kept)
-        assert stage.node.take_records(session, 1, [line(0.0)]) == 2
-        await stage.end()
 
     asyncio.run(story())

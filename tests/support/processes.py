@@ -72,8 +72,17 @@ class Command:
         assert self._process.exitcode == -signal.SIGKILL
 
     def interrupt(self) -> None:
+        self._signal(signal.SIGINT)
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
         assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGINT)
+        os.kill(self._process.pid, number)
 
     def ends(self) -> int:
         """Its exit code."""

@@ -1,0 +1,153 @@
+"""A server's node without a network: its core and engine are real, its sessions go nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import torch
+
+from fedoptima.api.serving import ServerSetup
+from fedoptima.core.messages import GlobalModel, Join, Message, ModelUpdate
+from fedoptima.core.server import ServerCore
+from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.engine.evaluate import Metrics
+from fedoptima.engine.payloads import Tensors, unpack
+from fedoptima.engine.server import ServerEngine
+from fedoptima.runtime import wire_pb2 as wire
+from fedoptima.runtime.checkpoint import Restored, load_server_checkpoint
+from fedoptima.runtime.clock import RunClock
+from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.keeper import Keeper
+from fedoptima.runtime.outbox import Outbox
+from fedoptima.runtime.server_node import ServerNode
+from fedoptima.runtime.session import Session
+from fedoptima.trace.writer import TraceWriter
+from tests.support.network import DEADLINE
+
+LOG = logging.getLogger("fedoptima.server")
+NAME = NodeId("fast")
+JOIN = Join(incarnation=0, samples=32, flops_per_second=1e9, bytes_per_second=1e6)
+
+
+class Posted(Outbox):
+    """Keeps what would be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[Message] = []
+
+    def put(self, message: Message) -> None:
+        self.messages.append(message)
+
+
+class WillingKeeper(Keeper):
+    """A checkpoint is due when the test wants one."""
+
+    wanted = False
+
+    def due(self, core: ServerCore) -> bool:
+        return self.wanted and self.possible(core)
+
+
+class PatientEngine(ServerEngine):
+    """Its evaluations take until they are let go."""
+
+    go = Event()
+
+    def evaluation(self) -> Callable[[], Metrics]:
+        measure = super().evaluation()
+
+        def wait() -> Metrics:
+            assert self.go.wait(DEADLINE)
+            return measure()
+
+        return wait
+
+
+class Stage:
+    """A node on a real clock, with a trace and a keeper of checkpoints in a folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        setup: ServerSetup,
+        *,
+        keeping: bool = False,
+        restored: Restored | None = None,
+        engine: ServerEngine | None = None,
+    ) -> None:
+        self.folder = folder
+        self.engine = engine or ServerEngine(setup.task)
+        self.trace = TraceWriter(folder / f"{restored.life + 1 if restored else 0}.gz", {})
+        self.keeper = WillingKeeper(
+            folder / "checkpoints", self.trace, seconds=1e9, merges=None, kept=3, log=LOG
+        )
+        self.keeper.wanted = keeping
+        self.compute = Compute("server", threads=1)
+        self.node = ServerNode(
+            restored.core if restored else setup.core(),
+            self.engine,
+            self.compute,
+            RunClock(restored.now if restored else 0.0),
+            run="this one",
+            life=restored.life + 1 if restored else 0,
+            keeper=self.keeper,
+            device_traces=folder / "devices",
+            log=LOG,
+        )
+        self.node.observers.append(self.trace.write)
+
+    def connect(self, process: str = "p", name: NodeId = NAME) -> Session:
+        hello = wire.Hello(name=name, process=process)
+        session = Session(name, self.node.next_session(0), hello, "nowhere")
+        session.outbox = Posted()
+        self.node.opened(session)
+        return session
+
+    async def begin(self) -> Session:
+        """One device has joined, and has the first model."""
+        session = self.connect()
+        self.node.receive(session, JOIN)
+        await self.until(lambda: sent(session, GlobalModel))
+        return session
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    async def end(self) -> None:
+        async with asyncio.timeout(DEADLINE):
+            await self.node.close_up()
+        self.compute.close()
+        self.trace.close()
+
+    def kept(self, setup: ServerSetup) -> tuple[Restored, ServerEngine]:
+        engine = ServerEngine(setup.task)
+        found = load_server_checkpoint(self.folder / "checkpoints", engine, torch.device("cpu"))
+        assert found is not None
+        return found, engine
+
+
+def sent(session: Session, kind: type[Message]) -> list[Message]:
+    assert isinstance(session.outbox, Posted)
+    return [message for message in session.outbox.messages if isinstance(message, kind)]
+
+
+def answer_to(model: Message, ticket: int = 1) -> ModelUpdate:
+    """What a device would hand in that has learned a little."""
+    assert isinstance(model, GlobalModel)
+    tensors = {
+        name: tensor + 1 if tensor.is_floating_point() else tensor
+        for name, tensor in unpack(model.data).items()
+    }
+    identity = PayloadId(f"{NAME}/0/{ticket}")
+    return ModelUpdate(model.version, 32, Payload(identity, model.data.nbytes, tensors))
+
+
+def same(some: Tensors, others: Tensors) -> bool:
+    return all(torch.equal(some[name], others[name]) for name in some)
