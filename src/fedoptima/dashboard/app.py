@@ -77,7 +77,7 @@ def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None =
             return problem
         return EventStream(messages(watch, wish))
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page),
             Route("/static/{name}", static),
@@ -88,6 +88,8 @@ def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None =
         middleware=[Middleware(Guard, token=token)],
         lifespan=lifespan,
     )
+    app.state.watches = watches
+    return app
 
 
 def _row(runs: Runs, run: RunFolder) -> dict[str, object]:

@@ -46,13 +46,20 @@ def serve(
 
     from fedoptima.dashboard.app import dashboard
 
-    server = uvicorn.Server(
+    app = dashboard(runs, token=token)
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.watches.close()  # streams end with what they watch, and not with a traceback
+            await super().shutdown(sockets)
+
+    server = Server(
         uvicorn.Config(
-            dashboard(runs, token=token),
+            app,
             log_level="error",
             access_log=False,  # an address may hold the token
             server_header=False,
-            timeout_graceful_shutdown=1,  # streams never end by themselves
+            timeout_graceful_shutdown=1,
         )
     )
 
