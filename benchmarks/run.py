@@ -1,5 +1,7 @@
 """`make bench`: runs every measurement, prints the figures and writes them with their origin.
 
+Those that are named replace their figures in the file; the others stay.
+
 python -m benchmarks.run [NAME ...] [--out FILE]
 """
 
@@ -22,6 +24,7 @@ from benchmarks import (
     network_device,
     network_memory,
     network_server,
+    report_size,
     wire,
 )
 
@@ -32,6 +35,7 @@ MEASUREMENTS: dict[str, Callable[[], dict[str, object]]] = {
     "network_server": network_server.measure,
     "wire": wire.measure,
     "network_memory": network_memory.measure,
+    "report_size": report_size.measure,
 }
 _BOUNDS = ("at most", "at least")
 
@@ -54,15 +58,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results.json"))
     arguments = parser.parse_args()
     names = arguments.names or list(MEASUREMENTS)
-    results: dict[str, object] = {"machine": machine()}
+    kept = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    results: dict[str, object] = {name: kept[name] for name in MEASUREMENTS if name in kept}
     for name in names:
-        figures = MEASUREMENTS[name]()
+        figures = {**MEASUREMENTS[name](), "machine": machine()}
         results[name] = figures
         print(f"{name}: {figures['what']}")
         bounds = ", ".join(f"{bound} {figures[bound]}" for bound in _BOUNDS if bound in figures)
         print(f"  {figures['ratio']:.3f} ({bounds})", flush=True)
         for key, value in figures.items():
-            if key not in ("what", "ratio", *_BOUNDS):
+            if key not in ("what", "ratio", "machine", *_BOUNDS):
                 print(f"  {key}: {_short(value)}", flush=True)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {arguments.out}")
