@@ -51,7 +51,8 @@ export class Timeline {
     context.textAlign = "left";
     context.fillText(shortened(context, lane.name, this.left - 10), 0, top + BAR / 2 + 1);
     const filled = new Array(this.bins).fill(0);
-    const edge = (bin) => Math.round(this.left + bin * this.column); // whole pixels: no seams
+    const ratio = window.devicePixelRatio || 1; // whole pixels of the screen: no seams
+    const edge = (bin) => Math.round((this.left + bin * this.column) * ratio) / ratio;
     const rectangle = (bin, y, height) => context.fillRect(edge(bin), y, edge(bin + 1) - edge(bin), height);
     for (const kind of STACKED) {
       context.fillStyle = colour(KINDS[kind].colour);
