@@ -7,7 +7,7 @@ fresh engines. Both serve simulated and real runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,12 @@ from fedoptima.engine.server import ServerEngine
 from fedoptima.sim.fleet import build_fleet
 from fedoptima.trace.difference import Difference
 from fedoptima.trace.reader import read_trace
+from fedoptima.trace.record import Record
 from fedoptima.trace.replay import replay_trace
+
+Progress = Callable[[str, int], None]  # what is done, and how many records are
+
+_TOLD_EVERY = 500  # records
 
 
 @dataclass(frozen=True)
@@ -78,18 +83,25 @@ class Replay:
         return json.dumps(plain, indent=1)
 
 
-def replay(directory: str | Path, *, weights: bool = False, given: Given | None = None) -> Replay:
+def replay(
+    directory: str | Path,
+    *,
+    weights: bool = False,
+    given: Given | None = None,
+    progress: Progress = lambda *_: None,
+) -> Replay:
     """``weights``: execute all jobs again, too, which takes as long as the run's maths did.
 
     ``given``: what was given to the run as Python objects; only needed for the weights.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
     recorded = _recorded_digest(run, dry) if weights else ""
-    verdict = replay_trace(read_trace(run.trace), lambda: _server_core(run, recipe))
+    records = _counted(read_trace(run.trace), "replaying", progress)
+    verdict = replay_trace(records, lambda: _server_core(run, recipe))
     if not weights or verdict.difference is not None:
         return Replay(verdict.records, verdict.nodes, verdict.difference)
     try:
-        executed, problem = weights_digest(re_execute(directory, given)), ""
+        executed, problem = weights_digest(re_execute(directory, given, progress)), ""
     except Irreproducible as error:
         executed, problem = "", str(error)
     return Replay(verdict.records, verdict.nodes, None, Weights(recorded, executed, problem))
@@ -121,7 +133,9 @@ def _server_core(run: RunDirectory, recipe: Recipe) -> ServerCore:
     return ServerCore(method, server_settings(recipe, max(1, fleet.present_at_start)))
 
 
-def re_execute(directory: str | Path, given: Given | None = None) -> dict[str, Tensor]:
+def re_execute(
+    directory: str | Path, given: Given | None = None, progress: Progress = lambda *_: None
+) -> dict[str, Tensor]:
     """The final weights of a run, both sides joined, from its recorded jobs alone.
 
     `Irreproducible` if a job comes to something else than recorded, or cannot be executed.
@@ -133,8 +147,16 @@ def re_execute(directory: str | Path, given: Given | None = None) -> dict[str, T
     uses = count_uses(read_trace(run.trace))
     with deterministic(recipe.threads):
         server, workshop = _workshop(run, recipe, given)
-        ReExecution(workshop, uses).run(read_trace(run.trace))
+        records = _counted(read_trace(run.trace), "executing the jobs again", progress)
+        ReExecution(workshop, uses).run(records)
         return server.export()
+
+
+def _counted(records: Iterable[Record], what: str, progress: Progress) -> Iterator[Record]:
+    for number, record in enumerate(records):
+        if number % _TOLD_EVERY == 0:
+            progress(what, number)
+        yield record
 
 
 def _check_given(run: RunDirectory, recipe: Recipe, given: Given) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedoptima.cli.console import stdout
+from fedoptima.cli.counting import Counting
 from fedoptima.cli.errors import FAILED
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def replay(
         bool,
         typer.Option("--weights", help="Also execute all jobs again and compare the weights."),
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the outcome.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Feed a run's recorded events into fresh cores and compare what they do.
@@ -30,7 +32,8 @@ def replay(
     """
     from fedoptima.api.replay import replay as replay_run
 
-    outcome = replay_run(run, weights=weights)
+    with Counting(quiet=quiet) as progress:
+        outcome = replay_run(run, weights=weights, progress=progress)
     if as_json:
         typer.echo(outcome.to_json())
     else:

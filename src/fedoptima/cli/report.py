@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from fedoptima.cli.console import stderr, stdout
-from fedoptima.cli.progress import Cadence, shows_live
+from fedoptima.cli.console import stdout
+from fedoptima.cli.counting import Counting
 from fedoptima.cli.wording import megabytes
 
 if TYPE_CHECKING:
-    from fedoptima.api.reporting import Progress, Report
+    from fedoptima.api.reporting import Report
 
 
 def report(
@@ -41,7 +41,7 @@ def report(
     """
     from fedoptima.api.reporting import report as make_report
 
-    with _Progress(quiet=quiet) as progress:
+    with Counting(quiet=quiet) as progress:
         made = make_report(runs, out=out, advice=advice, progress=progress)
     if as_json:
         typer.echo(made.to_json())
@@ -62,31 +62,3 @@ def _show(made: Report) -> None:
         for paragraph in made.advice.paragraphs():
             console.print(Text(paragraph))
     console.print(f"\n{made.path} ({megabytes(made.nbytes)})", soft_wrap=True)
-
-
-class _Progress:
-    """A line that is written over on a terminal, else now and then a line; all on stderr."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._console = stderr()
-        self._quiet = quiet
-        self._cadence = Cadence()
-        self._status = self._console.status("") if shows_live(self._console) else None
-
-    def __enter__(self) -> Progress:
-        if self._status and not self._quiet:
-            self._status.start()
-        return self._tell
-
-    def __exit__(self, *error: object) -> None:
-        if self._status:
-            self._status.stop()
-
-    def _tell(self, what: str, records: int) -> None:
-        if self._quiet:
-            return
-        line = f"{what}: {records:,} records" if records else what
-        if self._status:
-            self._status.update(Text(line))
-        elif self._cadence.due(what):
-            self._console.print(line, soft_wrap=True)

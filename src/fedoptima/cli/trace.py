@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +10,8 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from fedoptima.cli.console import plain_table, stderr, stdout
-from fedoptima.cli.progress import Cadence, shows_live
+from fedoptima.cli.console import plain_table, stdout
+from fedoptima.cli.counting import Counting
 from fedoptima.cli.wording import counted, duration
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ def trace(
     """
     from fedoptima.api.tracing import trace as trace_run
 
-    with _Reading(run, quiet=quiet) as progress:
-        traced = trace_run(run, perfetto=perfetto, csv=csv, progress=progress)
+    with Counting(quiet=quiet) as tell:
+        read = partial(tell, f"reading {run}")
+        traced = trace_run(run, perfetto=perfetto, csv=csv, progress=read)
     if as_json:
         typer.echo(traced.to_json())
         return
@@ -112,30 +113,3 @@ def _said(wait: Wait) -> str:
 
     begin = f"{duration(wait.start)} after the beginning"
     return f"{wait.node}: {precisely(wait.seconds)} {KIND_NAMES[wait.kind]}, {begin}"
-
-
-class _Reading:
-    """How far the reading is: on a terminal a line that changes, else now and then a new one."""
-
-    def __init__(self, run: Path, *, quiet: bool) -> None:
-        self._what = f"reading {run}"
-        self._console = stderr()
-        self._cadence = None if quiet else Cadence()
-        live = shows_live(self._console) and not quiet
-        self._status = self._console.status(Text(self._what)) if live else None
-
-    def __enter__(self) -> Callable[[int], None]:
-        if self._status:
-            self._status.start()
-        return self._tell
-
-    def __exit__(self, *error: object) -> None:
-        if self._status:
-            self._status.stop()
-
-    def _tell(self, records: int) -> None:
-        line = f"{self._what}: {records:,} records"
-        if self._status:
-            self._status.update(Text(line))
-        elif self._cadence and self._cadence.due(self._what):
-            self._console.print(line, soft_wrap=True)
