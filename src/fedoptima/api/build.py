@@ -299,6 +299,8 @@ def server_settings(
         ),
         devices=devices,
         patience=patience,
+        # Over the network one device's broken data must not end the run for all the others.
+        drop_diverged=patience is not None,
         batch_size=recipe.training.batch_size,
         iterations=recipe.training.iterations,
         evaluate_every=recipe.training.evaluate_every,

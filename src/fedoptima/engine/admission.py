@@ -45,6 +45,13 @@ class ExpectedModel:
         _check_names(tensors, self._kinds)
         for name, kind in self._kinds.items():
             _check_kind(name, tensors[name], kind)
+            _check_numbers(name, tensors[name])
+
+
+def _check_numbers(name: str, tensor: Tensor) -> None:
+    """One device's NaN would be everybody's after the next step. Infinity may be meant: masks."""
+    if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
+        raise ProtocolViolation(f"{name} holds NaN: is something wrong with the device's data?")
 
 
 class ExpectedActivations:
@@ -67,6 +74,7 @@ class ExpectedActivations:
         count = self._check_labels(tensors[LABELS], batch.parts)
         for name, kind in self._samples.items():
             _check_kind(name, tensors[name], Kind(torch.Size((count, *kind.shape)), kind.dtype))
+            _check_numbers(name, tensors[name])
         if batch.parts > 1:
             _check_share(tensors[SHARE])
 
