@@ -225,6 +225,6 @@ def test_nan_is_refused_at_the_door_and_infinity_is_not(bench: Bench) -> None:
     bench.server.admit(batch(**{"activations.0": torch.full((7, 8), float("-inf"))}))
     with pytest.raises(ProtocolViolation, match=r"activations\.0 holds NaN"):
         bench.server.admit(batch(**{"activations.0": torch.full((7, 8), float("nan"))}))
+    broken = {**update(bench), "0.0.bias": torch.full((8,), float("nan"))}
     with pytest.raises(ProtocolViolation, match="holds NaN"):
-        broken = {**update(bench), "0.0.bias": torch.full((8,), float("nan"))}
         bench.server.admit(handed_in(broken))
