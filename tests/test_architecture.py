@@ -24,6 +24,7 @@ DRIVERS = frozenset({"sim", "runtime"})
 # layer -> what it may import besides itself
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
+    "version": frozenset(),
     "trace": frozenset({"core"}),
     "config": frozenset({"core"}),
     "methods": frozenset({"core"}),
@@ -87,7 +88,7 @@ def imported_layer(module: str, name: str | None) -> str | None:
         return inside[0]
     if name in MAY_IMPORT:
         return name
-    return "__init__" if name == "__version__" else "api"  # the package's own names come from api
+    return "version" if name == "__version__" else "api"  # the package's own names come from api
 
 
 def layering_violations(path: PurePosixPath, source: str) -> list[str]:
@@ -101,7 +102,7 @@ def layering_violations(path: PurePosixPath, source: str) -> list[str]:
             found.append(f"{path}:{line}: relative import; write it from 'fedoptima' on")
             continue
         target = imported_layer(module, name)
-        reads_version = target == "__init__" and layer != "core"
+        reads_version = target == "version" and layer != "core"
         if target not in (None, layer) and target not in MAY_IMPORT[layer] and not reads_version:
             found.append(f"{path}:{line}: {layer} may not import {target}")
     return found

@@ -26,7 +26,7 @@ from fedoptima.trace.writer import Mark
 from tests.api.runs import set_up
 
 CPU = torch.device("cpu")
-MARK = Mark(1234, 56)
+MARK = Mark(1234, 56, "ab" * 32)
 
 
 class StandingStill:
@@ -158,7 +158,7 @@ def test_a_server_without_a_job_and_without_a_plan_is_kept_too(tmp_path: Path) -
         run="cafe",
         life=0,
         now=0.0,
-        mark=Mark(0, 0),
+        mark=Mark(0, 0, "00" * 32),
     )
     captured.complete(engine)
     captured.write(tmp_path, 1)

@@ -161,7 +161,7 @@ def test_a_trace_that_is_shorter_than_its_mark_cannot_be_resumed(path: Path, mis
 def test_a_trace_that_lost_records_before_its_mark_cannot_be_resumed(path: Path) -> None:
     mark = interrupted(path, lost=0)
     with pytest.raises(ConfigError, match="2 records up to the mark, but 3"):
-        TraceWriter.resume(path, Mark(mark.nbytes, 3))
+        TraceWriter.resume(path, Mark(mark.nbytes, 3, mark.digest))
 
 
 # ---- files that are no trace -------------------------------------------------------------------

@@ -27,12 +27,12 @@ from pydantic import BaseModel
 from safetensors.torch import save_file
 from torch import Tensor
 
-import fedoptima
 from fedoptima.api.result import Result
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.report.curve import Point
+from fedoptima.version import __version__
 
 
 class RunDirectory:
@@ -134,7 +134,7 @@ def run_header(recipe: Recipe, *, dry: bool) -> dict[str, object]:
         "recipe": plain_recipe(recipe),
         "dry": dry,
         "versions": {
-            "fedoptima": fedoptima.__version__,
+            "fedoptima": __version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },

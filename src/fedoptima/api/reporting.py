@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import fedoptima
 from fedoptima.api.about import REFERENCE
 from fedoptima.api.advice import Advice, advise
 from fedoptima.api.build import build_method
@@ -23,6 +22,7 @@ from fedoptima.report.html import Page, plotly_source, render
 from fedoptima.report.run_view import RunFacts, RunView, view_of
 from fedoptima.report.words import compare, describe
 from fedoptima.trace.reader import DEVICES, read_header, read_trace
+from fedoptima.version import __version__
 
 TRACE = "trace.jsonl.gz"
 
@@ -104,7 +104,7 @@ def report(
     paragraphs = found.paragraphs() if found else []
     if len(views) > 1 and paragraphs:
         paragraphs[0] = f"For {label}: {paragraphs[0]}"
-    made = f"Made on {datetime.now(UTC):%Y-%m-%d} by fedoptima {fedoptima.__version__}."
+    made = f"Made on {datetime.now(UTC):%Y-%m-%d} by fedoptima {__version__}."
     page = Page(_title(sources), made, paragraphs)
     text = render(page, views)
     try:

@@ -9,7 +9,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedoptima import __version__
 from fedoptima.cli.certs import certs
 from fedoptima.cli.compare import compare
 from fedoptima.cli.console import stdout
@@ -26,6 +25,7 @@ from fedoptima.cli.run import run
 from fedoptima.cli.server import server
 from fedoptima.cli.simulate import simulate
 from fedoptima.cli.trace import trace
+from fedoptima.version import __version__
 
 app = typer.Typer(
     name="fedoptima",

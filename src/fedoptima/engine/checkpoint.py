@@ -22,7 +22,9 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import PayloadId
+from fedoptima.version import __version__
 
+SCHEMA = 2  # 1: fedoptima 0.1.0, without the state of the trace's digest
 KEPT = 2  # the newest, and one to fall back to
 _STATE, _TENSORS = "state.json", "tensors.safetensors"
 _log = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ def write_checkpoint(
     final = folder / f"{number:012d}"
     temporary = folder / f".{number:012d}.tmp"
     temporary.mkdir()
-    (temporary / _STATE).write_text(json.dumps(state))
+    (temporary / _STATE).write_text(json.dumps({"schema": SCHEMA, **state}))
     save_file(_without_shared_memory(tensors), temporary / _TENSORS)
     for path in (temporary / _STATE, temporary / _TENSORS, temporary):
         _sync(path)
@@ -173,4 +175,9 @@ def _read(path: Path, compute: torch.device) -> Saved:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"{path}: not a whole checkpoint ({error})") from error
+    if (schema := state.pop("schema", 1)) != SCHEMA:
+        raise ConfigError(
+            f"{path}: a checkpoint of schema {schema} (fedoptima 0.1.0 wrote 1), "
+            f"and this fedoptima ({__version__}) resumes schema {SCHEMA} only"
+        )
     return Saved(int(path.name), state, tensors)

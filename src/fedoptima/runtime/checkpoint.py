@@ -83,7 +83,7 @@ def capture(
         "run": run,
         "life": life,
         "now": now,
-        "trace": [mark.nbytes, mark.records],
+        "trace": [mark.nbytes, mark.records, mark.digest],
     }
     return Captured(state, needed)
 
@@ -139,6 +139,6 @@ def load_server_checkpoint(
         run=cast(str, state["run"]),
         life=cast(int, state["life"]),
         now=cast(float, state["now"]),
-        mark=Mark(*cast(list[int], state["trace"])),
+        mark=Mark(*cast(tuple[int, int, str], state["trace"])),
         number=saved.number,
     )

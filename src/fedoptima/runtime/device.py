@@ -11,7 +11,6 @@ from typing import Any
 
 import grpc
 
-from fedoptima import __version__
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import FedOptimaError
@@ -34,6 +33,7 @@ from fedoptima.runtime.refusal import diagnose
 from fedoptima.runtime.telemetry import Telemetry
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.tls import DeviceTLS
+from fedoptima.version import __version__
 
 # What the server says when it will not have this device; everything else is tried again.
 _FINAL = (

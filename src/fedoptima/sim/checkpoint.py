@@ -41,7 +41,7 @@ def save_checkpoint(folder: Path, simulation: Simulation, engines: Engines, mark
         ],
         "events": simulation.events,
         "timer_number": simulation.timer_number,
-        "trace": [mark.nbytes, mark.records],
+        "trace": [mark.nbytes, mark.records, mark.digest],
     }
     tensors = payload_tensors(payloads)
     books: dict[str, object] = {}
@@ -70,4 +70,4 @@ def load_checkpoint(
     books = cast(Mapping[str, Mapping[str, object]], state["engines"])
     for node, engine in engines.items():
         engine.restore(books[node], own.get(node, {}))
-    return Mark(*cast(list[int], state["trace"]))
+    return Mark(*cast(tuple[int, int, str], state["trace"]))

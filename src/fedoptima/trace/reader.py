@@ -12,7 +12,9 @@ from pathlib import Path
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.record import Record, time_of
 from fedoptima.trace.writer import SCHEMA, read_lines, read_records
+from fedoptima.version import __version__
 
+_READ = (1, SCHEMA)  # records are the same in both
 DEVICES = "devices"  # the folder, beside a real run's trace, with a file of each device
 
 
@@ -20,11 +22,15 @@ def read_header(path: Path) -> dict[str, object]:
     """The run's resolved configuration and where the trace comes from."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            header = json.loads(file.readline())
+            header: dict[str, object] = json.loads(file.readline())
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ConfigError(f"{path}: not a trace ({error})") from error
-    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-        raise ConfigError(f"{path}: not a trace of schema {SCHEMA}; run the recipe again")
+    schema = header.get("schema") if isinstance(header, dict) else None
+    if schema not in _READ:
+        raise ConfigError(
+            f"{path}: a trace of schema {schema}, and this fedoptima ({__version__}) "
+            f"reads {' and '.join(map(str, _READ))}; run the recipe again"
+        )
     return header
 
 

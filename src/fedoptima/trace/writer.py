@@ -20,7 +20,7 @@ from pathlib import Path
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.record import Record
 
-SCHEMA = 1
+SCHEMA = 2  # 1: fedoptima 0.1.0, read as well; its digest was one hash over all lines
 _READABLE_AFTER = 1.0  # seconds: each flush costs some compression
 COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
 
@@ -31,22 +31,26 @@ class Mark:
 
     nbytes: int
     records: int
+    digest: str  # hexadecimal: the chain's state
 
 
 class Digest:
-    """A fingerprint of all records so far: equal for two runs in which the same things happened."""
+    """A fingerprint of all records so far: equal for two runs in which the same things happened.
 
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self.records = 0
+    A chain, ``h = sha256(h + line)``: its whole state is 32 bytes, so a checkpoint can hold it and
+    a resumed run need not hash again what was written before.
+    """
+
+    def __init__(self, records: int = 0, state: str = "00" * 32) -> None:
+        self._state = bytes.fromhex(state)
+        self.records = records
 
     def add(self, line: str) -> None:
-        self._hash.update(line.encode())
-        self._hash.update(b"\n")
+        self._state = hashlib.sha256(self._state + line.encode()).digest()
         self.records += 1
 
     def hexdigest(self) -> str:
-        return self._hash.hexdigest()
+        return self._state.hex()
 
 
 class TraceWriter:
@@ -69,11 +73,8 @@ class TraceWriter:
         with path.open("r+b") as file:
             file.truncate(mark.nbytes)
         writer = cls.__new__(cls)
-        writer.digest = Digest()
-        records = []
-        for line, record in read_records(path):
-            writer.digest.add(line)
-            records.append(record)
+        writer.digest = Digest(mark.records, mark.digest)
+        records = [record for _, record in read_records(path)]
         if len(records) != mark.records:
             raise ConfigError(
                 f"{path}: {len(records)} records up to the mark, but {mark.records} were written; "
@@ -106,7 +107,7 @@ class TraceWriter:
             os.fsync(self._file.fileno())
             size = self._file.tell()
         self._open_member()
-        return Mark(size, self.digest.records)
+        return Mark(size, self.digest.records, self.digest.hexdigest())
 
     def close(self) -> None:
         self._close_member()

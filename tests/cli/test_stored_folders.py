@@ -1,0 +1,34 @@
+"""Run folders that fedoptima 0.1.0 has left: read, or refused with its version named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import fedoptima
+from fedoptima import ConfigError
+from tests.cli.conftest import Call
+
+STORED = Path(__file__).parents[1] / "stored" / "0_1_0"
+
+
+def test_a_finished_run_of_0_1_0_can_be_read(call: Call) -> None:
+    said = call("trace", str(STORED / "finished"))
+    summary = json.loads((STORED / "finished" / "summary.json").read_text())
+    assert said.code == 0
+    assert f"{summary['accuracy']:.1%}".replace("%", " %") in said.out
+
+
+def test_a_finished_run_of_0_1_0_replays(call: Call) -> None:
+    said = call("replay", str(STORED / "finished"))
+    assert said.code == 0
+    assert "identical" in said.out
+
+
+def test_an_interrupted_run_of_0_1_0_is_refused_with_its_version(tmp_path: Path) -> None:
+    run = shutil.copytree(STORED / "interrupted", tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"schema 1 \(fedoptima 0\.1\.0 wrote 1\)"):
+        fedoptima.resume(run)
