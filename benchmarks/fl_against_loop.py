@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.noise import images
-from fedoptima.api.build import Experiment, Given, prepare
-from fedoptima.api.run import run_experiment
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.data.loader import Loader
 from fedoptima.engine.determinism import deterministic
+from fedoptima.experiments.setup import Experiment, Given, prepare
+from fedoptima.experiments.simulated_run import run_experiment
 
 CLIENTS, SAMPLES, BATCH, ROUNDS, PAIRS = 16, 500, 50, 5, 5
 OPTIMIZER = {"learning_rate": 0.01, "momentum": 0.9}

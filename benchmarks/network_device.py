@@ -19,9 +19,6 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.network_parts import device_tls, lead, server_process, server_tls
 from benchmarks.noise import images
-from fedoptima.api.build import Given
-from fedoptima.api.joining import DeviceSetup, join
-from fedoptima.api.serving import ServerSetup, prepare_server
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.effects import Send
@@ -34,9 +31,12 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.data.loader import Loader
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.join import DeviceSetup, join
+from fedoptima.experiments.server_setup import ServerSetup, prepare_server
+from fedoptima.experiments.setup import Given
 from fedoptima.preprocess.split import DeviceSpeed
-from fedoptima.runtime.device_state import StateFile
-from fedoptima.runtime.tls import ServerTLS
+from fedoptima.runtime.device.state import StateFile
+from fedoptima.runtime.security.tls import ServerTLS
 from fedoptima.trace.reader import read_trace
 
 BATCH, ITERATIONS, PAIRS = 100, 60, 5

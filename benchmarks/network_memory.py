@@ -22,14 +22,14 @@ from torch import nn
 from benchmarks.network_parts import lead, server_process, server_tls
 from benchmarks.noise import images
 from benchmarks.replaying_devices import device_name
-from fedoptima.api.build import Given
-from fedoptima.api.serving import ServerSetup, prepare_server
+from fedoptima.analysis.accounts import summarise
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.engine.payloads import LABELS
-from fedoptima.report.accounts import summarise
-from fedoptima.runtime.certificates import make_device
-from fedoptima.runtime.tls import ServerTLS
+from fedoptima.experiments.server_setup import ServerSetup, prepare_server
+from fedoptima.experiments.setup import Given
+from fedoptima.runtime.security.certificates import make_device
+from fedoptima.runtime.security.tls import ServerTLS
 
 SIZES, CAP, BATCH, FEATURES = (8, 64, 256), 32, 10, 64
 READINGS, PAUSE = 10, 1.0  # seconds between two readings

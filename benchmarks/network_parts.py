@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from fedoptima.api.directory import RunDirectory
-from fedoptima.api.run import Interrupted
-from fedoptima.api.server_run import Company, ServerWatch, serve
-from fedoptima.api.serving import ServerSetup
+from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.serve import Company, ServerWatch, serve
+from fedoptima.experiments.server_setup import ServerSetup
+from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.certificates import authority_files, make_authority, make_device
-from fedoptima.runtime.tls import DeviceTLS, ServerTLS
+from fedoptima.runtime.security.certificates import authority_files, make_authority, make_device
+from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 
 
 def server_tls(folder: Path) -> ServerTLS:

@@ -24,20 +24,20 @@ from torch.nn.functional import cross_entropy
 from benchmarks.network_parts import server_tls
 from benchmarks.noise import images
 from benchmarks.replaying_devices import device_name
-from fedoptima.api.build import Given
-from fedoptima.api.directory import RunDirectory
-from fedoptima.api.server_run import Company, serve
-from fedoptima.api.serving import ServerSetup, prepare_server
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import ServerStep
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.payloads import LABELS, Tensors, name_activation, rebuild_activation
+from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.serve import Company, serve
+from fedoptima.experiments.server_setup import ServerSetup, prepare_server
+from fedoptima.experiments.setup import Given
 from fedoptima.preprocess.plan import Sides
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.certificates import make_device
+from fedoptima.runtime.security.certificates import make_device
 from fedoptima.trace.reader import read_trace
 
 BATCH, SECONDS, PAIRS, DEVICES = 100, 8.0, 5, 2

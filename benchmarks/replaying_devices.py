@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 from fedoptima.core.messages import ActivationBatch, Join
 from fedoptima.core.types import PayloadId
 from fedoptima.engine.payloads import pack
-from fedoptima.runtime import wire_pb2 as wire
-from fedoptima.runtime.certificates import authority_files, device_files
-from fedoptima.runtime.channel import PATH, SCHEMA, client_options
-from fedoptima.runtime.codec import Chunk, deserialize, encode, serialize
+from fedoptima.runtime.security.certificates import authority_files, device_files
+from fedoptima.runtime.security.tls import DeviceTLS
 from fedoptima.runtime.timeouts import DEFAULT
-from fedoptima.runtime.tls import DeviceTLS
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.runtime.wire.channel import PATH, SCHEMA, client_options
+from fedoptima.runtime.wire.codec import Chunk, deserialize, encode, serialize
 
 
 def device_name(number: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import fedoptima
 from benchmarks.noise import images
-from fedoptima.api.reporting import report
+from fedoptima.reporting.report import report
 
 EVENTS = 1_000_000
 SPEEDS = (1.5, 3.0, 6.0, 9.0)

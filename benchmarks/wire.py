@@ -26,13 +26,13 @@ import torch
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.types import PayloadId
 from fedoptima.engine.payloads import pack
-from fedoptima.runtime import wire_pb2 as wire
-from fedoptima.runtime.certificates import authority_files, make_authority, make_device
-from fedoptima.runtime.channel import PATH, SERVICE, client_options, server_options
-from fedoptima.runtime.codec import CHUNK_BYTES, Assembler, deserialize, serialize
-from fedoptima.runtime.outbox import Outbox
+from fedoptima.runtime.security.certificates import authority_files, make_authority, make_device
+from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 from fedoptima.runtime.timeouts import DEFAULT
-from fedoptima.runtime.tls import DeviceTLS, ServerTLS
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.runtime.wire.channel import PATH, SERVICE, client_options, server_options
+from fedoptima.runtime.wire.codec import CHUNK_BYTES, Assembler, deserialize, serialize
+from fedoptima.runtime.wire.outbox import Outbox
 
 BATCHES, ROUNDS = 32, 11
 BARE_CHUNKS = [64 << 10, 256 << 10, 1 << 20, 4 << 20]

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedoptima.version import __version__
 
 if TYPE_CHECKING:
-    from fedoptima.api import (
-        Comparison,
-        ConfigError,
-        FedOptimaError,
-        Interrupted,
-        Result,
-        compare,
-        load_recipe,
-        resume,
-        resume_comparison,
-        simulate,
-    )
+    from fedoptima.comparison.result import Comparison
+    from fedoptima.comparison.runner import compare, resume_comparison
+    from fedoptima.config.load import load_recipe
+    from fedoptima.config.schema import Recipe
+    from fedoptima.core.errors import ConfigError, FedOptimaError
+    from fedoptima.experiments.result import Result
+    from fedoptima.experiments.simulated_run import Interrupted
+    from fedoptima.experiments.simulation import resume, simulate
+
+# Where each public name is defined. No subpackage may have one of these names: importing it would
+# hide the function (tests/test_public_names.py).
+_DEFINED_IN = {
+    "Comparison": "comparison.result",
+    "ConfigError": "core.errors",
+    "FedOptimaError": "core.errors",
+    "Interrupted": "experiments.simulated_run",
+    "Recipe": "config.schema",
+    "Result": "experiments.result",
+    "compare": "comparison.runner",
+    "load_recipe": "config.load",
+    "resume": "experiments.simulation",
+    "resume_comparison": "comparison.runner",
+    "simulate": "experiments.simulation",
+}
 
 __all__ = [
     "Comparison",
     "ConfigError",
     "FedOptimaError",
     "Interrupted",
+    "Recipe",
     "Result",
     "__version__",
     "compare",
@@ -37,8 +51,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """`import fedoptima` is quick: torch is loaded when something is first used."""
-    if name in __all__:
-        from fedoptima import api
-
-        return getattr(api, name)
+    if name in _DEFINED_IN:
+        return getattr(import_module(f"fedoptima.{_DEFINED_IN[name]}"), name)
     raise AttributeError(f"module 'fedoptima' has no attribute {name!r}")

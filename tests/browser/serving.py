@@ -11,7 +11,7 @@ import uvicorn
 
 from fedoptima.dashboard.app import dashboard
 from fedoptima.dashboard.folder import Runs
-from fedoptima.dashboard.serving import address_of, open_socket
+from fedoptima.dashboard.server import address_of, open_socket
 from fedoptima.dashboard.watch import Cadence
 from tests.browser.live import LivePage
 from tests.browser.visits import LAPTOP, Browsers

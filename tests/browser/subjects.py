@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedoptima.api import simulate
-from tests.api.runs import arguments
+from fedoptima.experiments.simulation import simulate
+from tests.experiments.runs import arguments
 
 DEVICES = 16
 # So slow that this small network takes them hours.

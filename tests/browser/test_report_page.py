@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.api.reporting import Report, report
-from fedoptima.report.html import Page, render
+from fedoptima.reporting.html import Page, render
+from fedoptima.reporting.report import Report, report
 from tests.browser.layout import assert_readable
 from tests.browser.subjects import DEVICES, train
 from tests.browser.visits import LAPTOP, PHONE, SCHEMES, Browsers, Visit

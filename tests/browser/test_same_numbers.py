@@ -16,19 +16,19 @@ pytest.importorskip("prometheus_client", reason="needs pip install 'fedoptima[tr
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedoptima.api import compare
-from fedoptima.api.comparison import Figures
-from fedoptima.api.reporting import report
+from fedoptima.analysis.formatting import brief, exact_percent
+from fedoptima.analysis.summary import Summary
+from fedoptima.analysis.usage import Usage
+from fedoptima.comparison.result import Figures
+from fedoptima.comparison.runner import compare
 from fedoptima.core.types import SERVER
-from fedoptima.report.numbers import brief, exact_percent
-from fedoptima.report.summary import Summary
-from fedoptima.report.usage import Usage
+from fedoptima.reporting.report import report
 from fedoptima.trace.reader import read_trace
 from fedoptima.tracking.prometheus import Prometheus
-from tests.api.test_compare import tiny
 from tests.browser.live import LivePage
 from tests.browser.serving import LivePages
 from tests.browser.visits import Browsers, Visit
+from tests.comparison.test_compare import tiny
 from tests.tracking.moments import moment_of, subject_of
 
 METHOD = "splitfed"  # here nodes wait in both ways

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedoptima.cli.certs import certs
+from fedoptima.cli.commands.certs import certs
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.pem import hosts_of, read_certificates
-from fedoptima.runtime.tls import DeviceTLS, ServerTLS
+from fedoptima.runtime.security.pem import hosts_of, read_certificates
+from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 from tests.cli.conftest import Answer, Call
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedoptima.api.pool import RunState
-from fedoptima.cli.pool import Bars, Lines, Silent, picture, pool_view
+from fedoptima.cli.views.comparison_progress import Bars, Lines, Silent, picture, pool_view
+from fedoptima.comparison.process_pool import RunState
 from tests.cli.conftest import Call
 from tests.cli.test_interrupt import PATIENCE, wait_for_checkpoint
 

@@ -12,9 +12,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from fedoptima.cli.dashboard import page_beside
+from fedoptima.cli.commands.dashboard import page_beside
 from fedoptima.core.errors import ConfigError
-from fedoptima.dashboard.serving import address_of, open_socket
+from fedoptima.dashboard.server import address_of, open_socket
 from tests.cli.conftest import Call
 from tests.dashboard.folders import write_run
 from tests.dashboard.stories import story

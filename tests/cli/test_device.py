@@ -14,7 +14,7 @@ from torch import Tensor
 from fedoptima.config.schema import Recipe
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
-from fedoptima.runtime.certificates import make_authority, make_device
+from fedoptima.runtime.security.certificates import make_authority, make_device
 from tests.cli.conftest import Answer, Call
 from tests.e2e.tiny import CLASSES, pictures
 from tests.support.network import Server, Work, start_device, tiny_recipe, until

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedoptima.api.server_run import ServerWatch
-from fedoptima.cli.fleet_state import DeviceRow, FleetState, listed
-from fedoptima.cli.fleet_table import MOST_ROWS, picture
-from fedoptima.cli.fleet_view import FleetLines, FleetTable, FleetView, fleet_view
+from fedoptima.analysis.usage import Usage
 from fedoptima.cli.logs import Complaints, attached, kept_in, said_on
-from fedoptima.cli.progress import State
-from fedoptima.report.usage import Usage
+from fedoptima.cli.views.fleet_state import DeviceRow, FleetState, listed
+from fedoptima.cli.views.fleet_table import MOST_ROWS, picture
+from fedoptima.cli.views.fleet_view import FleetLines, FleetTable, FleetView, fleet_view
+from fedoptima.cli.views.progress import State
+from fedoptima.experiments.serve import ServerWatch
 from tests.support.network import NAMES, Server, start_device, tiny_recipe, until
 
 LOG = logging.getLogger("fedoptima.server")

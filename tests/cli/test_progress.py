@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.cli.progress import LineView, LiveView, Silent, view_of
+from fedoptima.cli.views.progress import LineView, LiveView, Silent, view_of
 from fedoptima.config.load import load_recipe
 from tests.cli.conftest import Call
 

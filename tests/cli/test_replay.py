@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.api import load_recipe, simulate
+from fedoptima.config.load import load_recipe
+from fedoptima.experiments.simulation import simulate
 from tests.cli.conftest import TINY, Call
 
 

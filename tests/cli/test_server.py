@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.certificates import make_authority
+from fedoptima.runtime.security.certificates import make_authority
 from tests.cli.conftest import Call
 from tests.support.network import Work, start_device
 

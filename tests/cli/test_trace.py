@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.api import load_recipe, simulate
-from fedoptima.report.accounts import summarise
-from fedoptima.report.tables import COLUMNS
+from fedoptima.analysis.accounts import summarise
+from fedoptima.config.load import load_recipe
+from fedoptima.experiments.simulation import simulate
+from fedoptima.reporting.span_table import COLUMNS
 from tests.cli.conftest import TINY, Call
-from tests.report.perfetto_format import problems
+from tests.reporting.perfetto_format import problems
 
 
 @pytest.fixture(scope="module")

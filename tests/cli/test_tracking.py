@@ -13,11 +13,12 @@ pytest.importorskip("prometheus_client", reason="needs pip install 'fedoptima[tr
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedoptima.api import load_recipe, simulate
-from fedoptima.api.run import Watch
+from fedoptima.analysis.live_accounts import LiveAccounts
+from fedoptima.analysis.usage import Usage
 from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
-from fedoptima.report.live import LiveAccounts
-from fedoptima.report.usage import Usage
+from fedoptima.config.load import load_recipe
+from fedoptima.experiments.simulated_run import Watch
+from fedoptima.experiments.simulation import simulate
 from fedoptima.tracking.prometheus import Prometheus
 from tests.cli.conftest import Call
 from tests.tracking.moments import records_of, subject_of

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.api import load_recipe
-from fedoptima.api.directory import plain_recipe
-from fedoptima.config.load import apply_override, validate
+from fedoptima.config.load import apply_override, load_recipe, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.run_directory import plain_recipe
 from fedoptima.sim.fleet import build_fleet
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))

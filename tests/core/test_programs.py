@@ -5,7 +5,6 @@ import pytest
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.jobs import AuxiliaryStep, Backward, ExportModel, Forward, FullStep
 from fedoptima.core.messages import ActivationBatch, GradientBatch, ProgramSpec
-from fedoptima.core.plain import freeze
 from fedoptima.core.programs import (
     AuxiliaryLoss,
     FullModel,
@@ -14,6 +13,7 @@ from fedoptima.core.programs import (
     ServerGradient,
     build_program,
 )
+from fedoptima.core.serialization import freeze
 from tests.support.bench import payload
 
 DATA = payload("x/0/1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedoptima.trace.record import Record
-from tests.trace.traces import trace_of
+from tests.verification.traces import trace_of
 
 METHODS = ("fedoptima", "fl", "splitfed")
 

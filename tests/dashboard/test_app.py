@@ -13,7 +13,7 @@ from fedoptima.dashboard.access import check_access, is_loopback
 from fedoptima.dashboard.app import dashboard
 from fedoptima.dashboard.folder import Runs
 from fedoptima.dashboard.watch import Cadence
-from fedoptima.report.palette import KINDS_ON_DARK, KINDS_ON_LIGHT
+from fedoptima.reporting.palette import KINDS_ON_DARK, KINDS_ON_LIGHT
 from tests.dashboard.folders import GrowingRun, write_run
 from tests.dashboard.stories import story
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from fedoptima.analysis.spans import Kind
+from fedoptima.analysis.timeline import Lane, Timeline
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard import lanes
-from fedoptima.report.spans import Kind
-from fedoptima.report.timeline import Lane, Timeline
 
 BEGAN = 10.0
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from fedoptima.analysis.accounts import summarise
+from fedoptima.analysis.summary import Summary
 from fedoptima.core.effects import Halt, Note
 from fedoptima.core.events import JobFailed, TimerFired
 from fedoptima.core.jobs import FullStep
@@ -17,8 +19,6 @@ from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard.folder import SILENT, RunFolder, Runs
 from fedoptima.dashboard.reader import RunReader, Snapshot
 from fedoptima.dashboard.stream import MOST_ROWS, Wish, to_json
-from fedoptima.report.accounts import summarise
-from fedoptima.report.summary import Summary
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
 from tests.dashboard.folders import GrowingRun, write_run

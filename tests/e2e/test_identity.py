@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.runtime.certificates import (
+from fedoptima.runtime.device.client import Refused
+from fedoptima.runtime.security.certificates import (
     authority_files,
     device_files,
     make_authority,
     make_device,
     server_files,
 )
-from fedoptima.runtime.device import Refused
 from tests.runtime.folders import bundle, device_of
 from tests.support.network import start_device
 from tests.support.processes import Command, Fleet, fleet

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedoptima.api.replay import replay
 from fedoptima.core.effects import Send
 from fedoptima.core.events import Connected, JobDone, Received
 from fedoptima.core.jobs import ExportModel, Merge
@@ -13,6 +12,7 @@ from fedoptima.core.messages import GlobalModel, Join, ModelUpdate, Stop
 from fedoptima.core.types import SERVER
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
+from fedoptima.verification.replay import replay
 from tests.support.network import until
 from tests.support.processes import Command, Fleet, fleet
 from tests.support.raw_peer import RawPeer, hello

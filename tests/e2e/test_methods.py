@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.api import simulate
-from fedoptima.api.replay import replay
-from fedoptima.api.result import Result
-from fedoptima.api.serving import prepare_server
 from fedoptima.config.schema import Recipe
 from fedoptima.core.effects import Effect, Send
 from fedoptima.core.events import Event
 from fedoptima.core.messages import GlobalModel
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import Payload, PayloadId
+from fedoptima.experiments.result import Result
+from fedoptima.experiments.server_setup import prepare_server
+from fedoptima.experiments.simulation import simulate
 from fedoptima.methods.registry import METHODS
-from fedoptima.runtime.certificates import make_authority, make_device
+from fedoptima.runtime.security.certificates import make_authority, make_device
 from fedoptima.trace.reader import read_trace
-from fedoptima.trace.replay import replay_trace
+from fedoptima.verification.core_replay import replay_trace
+from fedoptima.verification.replay import replay
 from tests.runtime.folders import device_of, server_of
 from tests.support.network import NAMES, Server, start_device, tiny_recipe
 

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedoptima.api import prepare
-from fedoptima.api.build import Given, assemble
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.effects import Note
@@ -28,8 +26,9 @@ from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.loader import Loader
 from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.setup import Given, assemble, prepare
 from fedoptima.trace.record import Record
-from tests.api.runs import FLEET, data
+from tests.experiments.runs import FLEET, data
 from tests.methods.references import State
 
 BATCH, SEED = 5, 7

@@ -7,14 +7,14 @@ from itertools import combinations
 import pytest
 import torch
 
-from fedoptima.api import simulate
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Connected, Disconnected, Evaluated
 from fedoptima.core.types import SERVER
 from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.simulation import simulate
 from fedoptima.methods.registry import METHODS, method_options
 from fedoptima.trace.record import Record
-from tests.api.runs import CHURN, FLEET, run, set_up, without_metrics
+from tests.experiments.runs import CHURN, FLEET, run, set_up, without_metrics
 from tests.methods.runs import MOST_RECORDS
 
 Options = dict[str, object]

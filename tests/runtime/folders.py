@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedoptima.runtime.certificates import authority_files, device_files, server_files
-from fedoptima.runtime.tls import DeviceTLS, ServerTLS
+from fedoptima.runtime.security.certificates import authority_files, device_files, server_files
+from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 
 
 def server_of(folder: Path) -> ServerTLS:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from fedoptima import resume
-from fedoptima.api import Interrupted
-from fedoptima.api.result import Result
 from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.result import Result
+from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.sim.checkpoint import newest_checkpoint
-from tests.api.runs import CHURN, FLEET, TRAINING, data, network, run
+from tests.experiments.runs import CHURN, FLEET, TRAINING, data, network, run
 
 OPTIMIZER = {"name": "adam", "learning_rate": 0.01}
 ADAM = {**TRAINING, "device": OPTIMIZER, "server": OPTIMIZER}
@@ -125,7 +125,7 @@ def test_data_options_given_in_python_survive(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from tests.api.runs import run
+from tests.experiments.runs import run
 
 def watch(watch):
     if watch.simulation.events > 40:

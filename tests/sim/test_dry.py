@@ -8,7 +8,7 @@ import torch
 from fedoptima.core.events import Evaluated
 from fedoptima.sim.dry import part_size
 from fedoptima.trace.record import Record
-from tests.api.runs import CHURN, FLEET, set_up, without_metrics
+from tests.experiments.runs import CHURN, FLEET, set_up, without_metrics
 
 METHODS = [
     {"name": "fedoptima"},

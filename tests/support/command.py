@@ -16,10 +16,10 @@ HEAVY = [
     "grpc.aio",
     "rich.live",
     "tests.e2e.tiny",
-    "fedoptima.api.joining",
-    "fedoptima.api.server_run",
-    "fedoptima.cli.device",
-    "fedoptima.cli.server",
+    "fedoptima.experiments.join",
+    "fedoptima.experiments.serve",
+    "fedoptima.cli.commands.device",
+    "fedoptima.cli.commands.server",
 ]
 
 

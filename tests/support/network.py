@@ -14,11 +14,6 @@ from pathlib import Path
 from threading import Condition, Event, Thread
 from typing import TypeVar
 
-from fedoptima.api.directory import RunDirectory
-from fedoptima.api.joining import DeviceSetup, build_workplace
-from fedoptima.api.result import Result
-from fedoptima.api.server_run import Company, ServerWatch, serve
-from fedoptima.api.serving import prepare_server
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.jobs import Job
@@ -26,12 +21,17 @@ from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message
 from fedoptima.core.types import PayloadId
 from fedoptima.engine.determinism import deterministic
+from fedoptima.experiments.join import DeviceSetup, build_workplace
+from fedoptima.experiments.result import Result
+from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.serve import Company, ServerWatch, serve
+from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.device import Device, Workplace
-from fedoptima.runtime.device_node import DeviceEngine
-from fedoptima.runtime.device_state import StateFile
+from fedoptima.runtime.device.client import Device, Workplace
+from fedoptima.runtime.device.device_node import DeviceEngine
+from fedoptima.runtime.device.state import StateFile
+from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 from fedoptima.runtime.timeouts import Timeouts
-from fedoptima.runtime.tls import DeviceTLS, ServerTLS
 
 DEADLINE = 60.0  # seconds, for what takes few
 NAMES = ("fast", "middle", "slow")

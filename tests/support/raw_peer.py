@@ -8,10 +8,10 @@ from queue import Queue
 import grpc
 
 from fedoptima.core.messages import Message
-from fedoptima.runtime import wire_pb2 as wire
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.channel import PATH, SCHEMA
-from fedoptima.runtime.codec import Assembler, Chunk, Frame, deserialize, encode, serialize
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.runtime.wire.channel import PATH, SCHEMA
+from fedoptima.runtime.wire.codec import Assembler, Chunk, Frame, deserialize, encode, serialize
 
 DEADLINE = 20.0  # seconds, for what takes milliseconds
 

@@ -10,21 +10,21 @@ from threading import Event
 
 import torch
 
-from fedoptima.api.serving import ServerSetup
 from fedoptima.core.messages import GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.evaluate import Metrics
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
-from fedoptima.runtime import wire_pb2 as wire
-from fedoptima.runtime.checkpoint import Restored, load_server_checkpoint
+from fedoptima.experiments.server_setup import ServerSetup
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
-from fedoptima.runtime.keeper import Keeper
-from fedoptima.runtime.outbox import Outbox
-from fedoptima.runtime.server_node import ServerNode
-from fedoptima.runtime.session import Session
+from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
+from fedoptima.runtime.server.checkpointer import Keeper
+from fedoptima.runtime.server.server_node import ServerNode
+from fedoptima.runtime.server.session import Session
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.runtime.wire.outbox import Outbox
 from fedoptima.trace.writer import TraceWriter
 from tests.support.network import DEADLINE
 

@@ -25,7 +25,7 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.method import Method, ServerTraining
-from fedoptima.core.plain import freeze, thaw
+from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.server import ServerCore, ServerPhase
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule

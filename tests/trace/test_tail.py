@@ -12,12 +12,12 @@ import pytest
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.trace.parts import DeviceTrace
+from fedoptima.trace.device_trace import DeviceTrace
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from fedoptima.trace.tail import CutBack, FileTail, RunTail
 from fedoptima.trace.writer import SCHEMA, TraceWriter
-from tests.trace.traces import trace_of
+from tests.verification.traces import trace_of
 
 RECORDS = trace_of("fedoptima")[:40]
 HEADER = json.dumps({"schema": SCHEMA}) + "\n"

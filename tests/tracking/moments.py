@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from fedoptima.analysis.accounts import Accounts
+from fedoptima.analysis.metrics import Moment
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
-from fedoptima.report.accounts import Accounts
-from fedoptima.report.metrics import Moment
 from fedoptima.trace.record import Record
 from fedoptima.tracking.tracker import Subject
-from tests.api.runs import CHURN, FLEET, set_up
+from tests.experiments.runs import CHURN, FLEET, set_up
 
 DEVICES = frozenset({"slow", "middle", "fast"})
 

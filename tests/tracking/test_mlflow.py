@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fedoptima.analysis.metrics import evaluations
 from fedoptima.core.errors import ConfigError
-from fedoptima.report.metrics import evaluations
 from fedoptima.tracking.mlflow import MLflow, flattened
 from fedoptima.tracking.tracker import Ending
 from tests.tracking.moments import moment_of, records_of, subject_of

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from fedoptima.analysis.metrics import Moment
 from fedoptima.core.errors import ConfigError
-from fedoptima.report.metrics import Moment
 from fedoptima.tracking.prometheus import Prometheus, RunCollector
 from tests.tracking.moments import accounts_of, moment_of, records_of, subject_of
 

@@ -8,9 +8,9 @@ pytest.importorskip("tensorboard", reason="needs pip install 'fedoptima[track]'"
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fedoptima.analysis.metrics import evaluations
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Evaluated
-from fedoptima.report.metrics import evaluations
 from fedoptima.tracking.tensorboard import TensorBoard
 from fedoptima.tracking.tracker import Ending
 from tests.tracking.moments import moment_of, records_of, subject_of

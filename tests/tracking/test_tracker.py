@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from fedoptima.report.metrics import Moment
+from fedoptima.analysis.metrics import Moment
 from fedoptima.tracking.tracker import Ending, Tracking
 from tests.tracking.moments import moment_of
 

@@ -1,4 +1,4 @@
-"""The command line: one file per command, a thin layer over `fedoptima.api`.
+"""The command line: a thin layer over `experiments`, `comparison`, `reporting` and the others.
 
 What a command needs is imported inside it, so that help and mistakes are answered at once: torch
 alone takes seconds to load. Results go to stdout, everything else to stderr.

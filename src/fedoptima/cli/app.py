@@ -9,22 +9,22 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedoptima.cli.certs import certs
-from fedoptima.cli.compare import compare
+from fedoptima.cli.commands.certs import certs
+from fedoptima.cli.commands.compare import compare
+from fedoptima.cli.commands.dashboard import dashboard
+from fedoptima.cli.commands.datasets import datasets
+from fedoptima.cli.commands.device import device
+from fedoptima.cli.commands.fleets import fleets
+from fedoptima.cli.commands.methods import methods
+from fedoptima.cli.commands.plan import plan
+from fedoptima.cli.commands.replay import replay
+from fedoptima.cli.commands.report import report
+from fedoptima.cli.commands.run import run
+from fedoptima.cli.commands.server import server
+from fedoptima.cli.commands.simulate import simulate
+from fedoptima.cli.commands.trace import trace
 from fedoptima.cli.console import stdout
-from fedoptima.cli.dashboard import dashboard
-from fedoptima.cli.datasets import datasets
-from fedoptima.cli.device import device
 from fedoptima.cli.errors import explained
-from fedoptima.cli.fleets import fleets
-from fedoptima.cli.methods import methods
-from fedoptima.cli.plan import plan
-from fedoptima.cli.replay import replay
-from fedoptima.cli.report import report
-from fedoptima.cli.run import run
-from fedoptima.cli.server import server
-from fedoptima.cli.simulate import simulate
-from fedoptima.cli.trace import trace
 from fedoptima.version import __version__
 
 app = typer.Typer(

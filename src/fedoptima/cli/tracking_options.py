@@ -13,10 +13,10 @@ import typer
 from fedoptima.cli.console import stderr
 
 if TYPE_CHECKING:
-    from fedoptima.api.result import Result
-    from fedoptima.api.run import Watch
-    from fedoptima.api.server_run import ServerWatch
     from fedoptima.config.schema import Recipe
+    from fedoptima.experiments.result import Result
+    from fedoptima.experiments.serve import ServerWatch
+    from fedoptima.experiments.simulated_run import Watch
     from fedoptima.tracking.tracker import Subject, Tracker, Tracking
 
 MetricsPort = Annotated[
@@ -53,7 +53,7 @@ class TrackingOptions:
         self, recipe: Recipe, folder: Path, *, clock: str, resumed: bool, quiet: bool
     ) -> RunTracking:
         """Before anything is trained or written: what cannot work is a `ConfigError` now."""
-        from fedoptima.api.directory import run_header
+        from fedoptima.experiments.run_directory import run_header
         from fedoptima.tracking.tracker import Subject, Tracking
 
         versions = run_header(recipe, dry=False)["versions"]
@@ -110,7 +110,7 @@ class RunTracking:
 
     def simulation_beside(self, view: Callable[[Watch], None]) -> Callable[[Watch], None]:
         """An observer for the view and the trackers."""
-        from fedoptima.report.metrics import Moment
+        from fedoptima.analysis.metrics import Moment
 
         def observe(watch: Watch) -> None:
             accounts, members = watch.accounts, watch.simulation.server.machine.members
@@ -126,7 +126,7 @@ class RunTracking:
         self, view: Callable[[ServerWatch], None] | None
     ) -> Callable[[ServerWatch], None] | None:
         """None: nobody looks, and nothing needs to be counted."""
-        from fedoptima.report.metrics import Moment
+        from fedoptima.analysis.metrics import Moment
 
         def observe(watch: ServerWatch) -> None:
             accounts, members = watch.live.accounts, watch.node.machine.members
@@ -140,7 +140,7 @@ class RunTracking:
         return observe if self._tracking.wanted else view
 
     def finish(self, result: Result) -> None:
-        from fedoptima.api.directory import RunDirectory
+        from fedoptima.experiments.run_directory import RunDirectory
         from fedoptima.tracking.tracker import Ending
 
         folder = RunDirectory(self._folder)
@@ -155,9 +155,9 @@ class RunTracking:
 
 def _cap(recipe: Recipe, clock: str) -> int | None:
     """Omega, where the method has one."""
-    from fedoptima.api.build import build_method
-    from fedoptima.api.serving import device_names, expected_devices
     from fedoptima.core.flow import CappedFlow
+    from fedoptima.experiments.server_setup import device_names, expected_devices
+    from fedoptima.experiments.setup import build_method
 
     simulated = clock == "virtual"
     devices = len(device_names(recipe)) if simulated else expected_devices(recipe)

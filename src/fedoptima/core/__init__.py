@@ -3,6 +3,3 @@
 No clock, no I/O, no randomness, no torch. Two drivers perform the effects: `fedoptima.sim` on a
 virtual clock, `fedoptima.runtime` over the network.
 """
-
-# Whoever has a machine can take its snapshot.
-import fedoptima.core.catalogue  # noqa: F401

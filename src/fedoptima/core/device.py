@@ -22,6 +22,7 @@ from fedoptima.core.events import (
     Received,
     TimerFired,
 )
+from fedoptima.core.job_slot import JobSlot
 from fedoptima.core.jobs import ExportModel, LoadModel, Prepare
 from fedoptima.core.machine import State
 from fedoptima.core.messages import (
@@ -38,10 +39,9 @@ from fedoptima.core.messages import (
     ToServer,
     TurnOn,
 )
-from fedoptima.core.plain import freeze
 from fedoptima.core.programs import Order, Program, build_program
+from fedoptima.core.serialization import freeze
 from fedoptima.core.types import SERVER
-from fedoptima.core.workbench import Workbench
 
 
 class DevicePhase(Enum):
@@ -77,7 +77,7 @@ class DeviceCore:
         self._sender_on = False
         self._version = -1  # t_k
         self._trained = 0
-        self._bench = Workbench()
+        self._slot = JobSlot()
         self.stopped = False
 
     @property
@@ -192,7 +192,7 @@ class DeviceCore:
     # ---- work --------------------------------------------------------------------------------
 
     def _job_done(self, event: JobDone) -> list[Effect]:
-        self._bench.done(event.ticket)
+        self._slot.done(event.ticket)
         match event.job:
             case Prepare(plan):
                 self._prepared = self._assignment is not None and plan == self._assignment.plan
@@ -219,11 +219,11 @@ class DeviceCore:
                 self._sender_on = False
                 effects += self._send(order)
             else:
-                effects.append(self._bench.run(order))
+                effects.append(self._slot.run(order))
         program, assignment = self._in_force()
-        if program.finished and self._bench.free:
+        if program.finished and self._slot.free:
             self._phase = DevicePhase.EXPORTING
-            effects.append(self._bench.run(ExportModel(assignment.program.delta)))
+            effects.append(self._slot.run(ExportModel(assignment.program.delta)))
         return effects
 
     def _in_force(self) -> tuple[Program, Assignment]:
@@ -233,15 +233,15 @@ class DeviceCore:
 
     def _pump(self) -> list[Effect]:
         """Give the idle engine what is due outside a round."""
-        if not self._bench.free or self._assignment is None:
+        if not self._slot.free or self._assignment is None:
             return []
         if not self._prepared:
-            return [self._bench.run(Prepare(self._assignment.plan))]
+            return [self._slot.run(Prepare(self._assignment.plan))]
         if self._incoming is None:
             return []
         model, self._incoming = self._incoming, None
         self._version = model.version
-        return [self._bench.run(LoadModel(model.data, model.progress))]
+        return [self._slot.run(LoadModel(model.data, model.progress))]
 
     def _send(self, message: ToServer) -> list[Effect]:
         return [] if self._session is None else [Send(SERVER, self._session, message)]

@@ -26,6 +26,7 @@ from fedoptima.core.events import (
     Received,
     TimerFired,
 )
+from fedoptima.core.job_slot import JobSlot
 from fedoptima.core.jobs import (
     CloseCopy,
     DeviceProfile,
@@ -51,11 +52,10 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.method import Method, ServerTraining
-from fedoptima.core.plain import freeze
 from fedoptima.core.progress import Progress
+from fedoptima.core.serialization import freeze
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.types import NodeId, Payload
-from fedoptima.core.workbench import Workbench
 
 
 class ServerPhase(Enum):
@@ -85,7 +85,7 @@ class ServerCore:
         self._copies: deque[OpenCopy | CloseCopy] = deque()  # to be run before anything else
         self._reconsider_due = False  # somebody left, or a barrier's time is over
         self._refresh: tuple[NodeId, ...] = ()  # who gets the result of the running merge
-        self._bench = Workbench()
+        self._slot = JobSlot()
         self._timers: dict[str, float] = {}
         self._changed = False  # weights differ from the last ones evaluated
         self._reason = ""
@@ -229,7 +229,7 @@ class ServerCore:
             DeviceProfile(d, m.join.samples, m.join.flops_per_second, m.join.bytes_per_second)
             for d, m in sorted(self._roster.members.items())
         )
-        return [self._bench.run(PlanRun(profiles))]
+        return [self._slot.run(PlanRun(profiles))]
 
     def _begin(self, plan: str, model: Payload) -> list[Effect]:
         self._phase = ServerPhase.RUNNING
@@ -296,7 +296,7 @@ class ServerCore:
     def _pump(self) -> list[Effect]:
         """Hand the idle Compute Engine its next job, if there is one."""
         effects: list[Effect] = []
-        while self._bench.free and self._phase is ServerPhase.RUNNING:
+        while self._slot.free and self._phase is ServerPhase.RUNNING:
             if self._copies:
                 effects += self._tend_copy(self._copies.popleft())
             elif self._reconsider_due:
@@ -311,13 +311,13 @@ class ServerCore:
                     effects += self._offer(device, item)
                 else:
                     effects += self._turn_on(self._flow.consumed(device, self._now))
-                    effects.append(self._bench.run(self._server_step(device, item)))
+                    effects.append(self._slot.run(self._server_step(device, item)))
         return effects
 
     def _tend_copy(self, job: OpenCopy | CloseCopy) -> list[Effect]:
         if isinstance(job, OpenCopy) and self._roster.sessions.get(job.device) != job.session:
             return []
-        return [self._bench.run(job)]
+        return [self._slot.run(job)]
 
     def _server_step(self, device: NodeId, batch: ActivationBatch) -> ServerStep:
         return ServerStep(
@@ -360,10 +360,10 @@ class ServerCore:
         if decision.merge is None:
             return self._answer(decision.refresh)
         self._refresh = decision.refresh
-        return [self._bench.run(decision.merge)]
+        return [self._slot.run(decision.merge)]
 
     def _job_done(self, event: JobDone) -> list[Effect]:
-        self._bench.done(event.ticket)
+        self._slot.done(event.ticket)
         match event.job:
             case PlanRun():
                 if not self._program.micro_batches:
@@ -486,7 +486,7 @@ class ServerCore:
         self._reason = reason
 
     def _close_when_idle(self) -> list[Effect]:
-        if not self._bench.free or self.progress.waiting:
+        if not self._slot.free or self.progress.waiting:
             return []
         return [self._evaluate()] if self._changed else self._finish(self._reason)
 
@@ -509,7 +509,7 @@ class ServerCore:
         self._scheduler.check()
         self._flow.check(self._scheduler.buffered)
         self._aggregation.check()
-        idle = self._phase is ServerPhase.RUNNING and self._bench.free
+        idle = self._phase is ServerPhase.RUNNING and self._slot.free
         if idle and (self._copies or self._reconsider_due):
             raise InvariantBroken("the engine is idle although there is work")
         if self.stopped != (self._phase is ServerPhase.STOPPED):

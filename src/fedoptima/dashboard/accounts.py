@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections import deque
 
+from fedoptima.analysis.accounts import Accounts
+from fedoptima.analysis.curve import Throughput, throughput
+from fedoptima.analysis.fleet import FleetAccount
+from fedoptima.analysis.timeline import TimelineAccount
 from fedoptima.core.effects import Halt
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.types import SERVER
-from fedoptima.dashboard.happenings import Happenings
-from fedoptima.report.accounts import Accounts
-from fedoptima.report.curve import Throughput, throughput
-from fedoptima.report.fleet import FleetAccount
-from fedoptima.report.timeline import TimelineAccount
+from fedoptima.dashboard.event_log import Happenings
 from fedoptima.trace.record import Record
 
 _RECENT = 10  # looks at the run, a second or more apart

@@ -14,9 +14,9 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fedoptima.analysis.spans import Kind
 from fedoptima.core.errors import ConfigError
-from fedoptima.report.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT
-from fedoptima.report.spans import Kind
+from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedoptima.analysis.timeline import Timeline, TimelineAccount
 from fedoptima.core.types import NodeId
-from fedoptima.report.timeline import Timeline, TimelineAccount
 
 WHOLE = 0  # the whole run
 SPANS = (120, 600, WHOLE)  # seconds until now

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from fedoptima.analysis.timeline import Timeline
 from fedoptima.core.errors import ConfigError
 from fedoptima.dashboard import lanes
 from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, RunFolder, Runs
-from fedoptima.dashboard.following import Follower
+from fedoptima.dashboard.ordered_tail import Follower
 from fedoptima.dashboard.state import Reading, sections
-from fedoptima.report.timeline import Timeline
 from fedoptima.trace.tail import CutBack
 
 _AT_A_TIME = 0.5  # seconds of reading between two looks, where there is much to read

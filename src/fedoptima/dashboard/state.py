@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from fedoptima.analysis.fleet import DeviceFacts, DeviceState
+from fedoptima.analysis.summary import Summary
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, RunFolder, Table
 from fedoptima.methods.registry import METHODS
-from fedoptima.report.fleet import DeviceFacts, DeviceState
-from fedoptima.report.summary import Summary
 
 MOST_POINTS = 300  # of a curve
 T = TypeVar("T")

@@ -24,10 +24,11 @@ from fedoptima.core.messages import GlobalModel, Message
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.loader import Loader
-from fedoptima.engine.admission import ExpectedModel
 from fedoptima.engine.aggregator import difference
 from fedoptima.engine.determinism import seed_step
+from fedoptima.engine.gpu_upload import arrived, stage_message
 from fedoptima.engine.learner import Learner
+from fedoptima.engine.payload_validation import ExpectedModel
 from fedoptima.engine.payloads import (
     ACTIVATIONS,
     LABELS,
@@ -37,7 +38,6 @@ from fedoptima.engine.payloads import (
     name_activation,
     pack,
 )
-from fedoptima.engine.staging import arrived, stage_message
 from fedoptima.engine.task import Task
 from fedoptima.models.activation import tensors_of
 from fedoptima.preprocess.plan import Plan

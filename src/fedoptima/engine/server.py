@@ -15,12 +15,13 @@ from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.engine.admission import ExpectedActivations, ExpectedModel
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.device import AUXILIARY
 from fedoptima.engine.evaluate import Metrics, evaluate
+from fedoptima.engine.gpu_upload import all_arrive, arrived, stage_message
 from fedoptima.engine.learner import Learner
+from fedoptima.engine.payload_validation import ExpectedActivations, ExpectedModel
 from fedoptima.engine.payloads import (
     LABELS,
     SHARE,
@@ -30,7 +31,6 @@ from fedoptima.engine.payloads import (
     pack,
     rebuild_activation,
 )
-from fedoptima.engine.staging import all_arrive, arrived, stage_message
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.plan import Plan
 from fedoptima.preprocess.split import DeviceSpeed

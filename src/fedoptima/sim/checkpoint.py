@@ -12,7 +12,8 @@ from typing import cast
 
 import torch
 
-from fedoptima.core.plain import freeze, thaw
+import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
+from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.engine.checkpoint import (
     SavedEngine,

@@ -32,7 +32,7 @@ from fedoptima.core.events import (
 )
 from fedoptima.core.jobs import Job
 from fedoptima.core.machine import ComputeEngine
-from fedoptima.core.plain import register
+from fedoptima.core.serialization import register
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, payload_id
 from fedoptima.sim.faults import Change, Churn

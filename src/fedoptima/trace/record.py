@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import fedoptima.core.catalogue  # noqa: F401  (makes every core class known by name)
+import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
 from fedoptima.core.effects import Effect
 from fedoptima.core.events import Event
-from fedoptima.core.plain import freeze, thaw
+from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId
 
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
+from fedoptima.analysis.metrics import Moment, condition, evaluations
+from fedoptima.analysis.summary import Summary
 from fedoptima.core.errors import ConfigError
-from fedoptima.report.metrics import Moment, condition, evaluations
-from fedoptima.report.summary import Summary
-from fedoptima.tracking.courier import Courier
+from fedoptima.tracking.background_sender import Courier
 from fedoptima.tracking.tracker import Ending, Subject
 
 # MLflow's own would wait for minutes at the start, and report its use to its makers.

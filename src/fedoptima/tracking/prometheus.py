@@ -18,9 +18,9 @@ from prometheus_client.core import (
     Metric,
 )
 
+from fedoptima.analysis import metrics as measured
+from fedoptima.analysis.metrics import Moment, distributions, metrics
 from fedoptima.core.errors import ConfigError
-from fedoptima.report import metrics as measured
-from fedoptima.report.metrics import Moment, distributions, metrics
 from fedoptima.tracking.tracker import Ending, Subject
 
 HOST = "127.0.0.1"

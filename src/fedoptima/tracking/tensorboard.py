@@ -11,9 +11,9 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from fedoptima.analysis.metrics import Moment, condition, evaluations
+from fedoptima.analysis.summary import Summary
 from fedoptima.core.errors import ConfigError
-from fedoptima.report.metrics import Moment, condition, evaluations
-from fedoptima.report.summary import Summary
 from fedoptima.tracking.tracker import Ending, Subject
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from fedoptima.analysis.metrics import Moment
+from fedoptima.analysis.summary import Summary
 from fedoptima.config.schema import Recipe
-from fedoptima.report.metrics import Moment
-from fedoptima.report.summary import Summary
 
 LOG = logging.getLogger("fedoptima.tracking")
 

@@ -1,0 +1,72 @@
+"""All accounts of a run together: the one piece of code that says what a trace means.
+
+The same for every method and mode, live and from a file: what it knows, it has from the records.
+Memory is bounded by devices and evaluations, never by the number of records.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedoptima.analysis.balance import BalanceAccount
+from fedoptima.analysis.curve import CourseAccount
+from fedoptima.analysis.memory import MemoryAccount
+from fedoptima.analysis.server_state import Holdings
+from fedoptima.analysis.staleness import StalenessAccount
+from fedoptima.analysis.summary import Summary
+from fedoptima.analysis.traffic import TrafficAccount
+from fedoptima.analysis.usage import UsageAccount
+from fedoptima.core.types import SERVER
+from fedoptima.trace.reader import read_trace
+from fedoptima.trace.record import Record
+from fedoptima.trace.writer import read_records
+
+
+class Accounts:
+    """Feed it every record, in order; ask it at any time."""
+
+    def __init__(self) -> None:
+        self.course = CourseAccount()
+        self.usage = UsageAccount()
+        self._balance = BalanceAccount()
+        self._holdings = Holdings()
+        self._traffic = TrafficAccount()
+        self._memory = MemoryAccount(self._holdings)
+        self._staleness = StalenessAccount(self._holdings)
+
+    def observe(self, record: Record) -> None:
+        self.course.observe(record)
+        self.usage.observe(record)
+        self._balance.observe(record)
+        if record.node == SERVER:  # most records are devices', and the rest is about the server
+            self._holdings.observe(record)  # the two after the next read it
+            self._traffic.observe(record)
+            self._memory.observe(record)
+            self._staleness.observe(record)
+
+    def summary(self) -> Summary:
+        """As of the last record."""
+        return Summary(
+            seconds=self.course.seconds,
+            epochs=self._holdings.epochs,
+            versions=self._holdings.version,
+            device_samples=self.course.device_samples,
+            server_samples=self.course.server_samples,
+            curve=tuple(self.course.points),
+            usage=self.usage.usage(),
+            traffic=self._traffic.traffic(),
+            memory=self._memory.memory(),
+            staleness=self._staleness.staleness(),
+            balance=self._balance.balance(),
+        )
+
+
+def summarise(path: Path, *, devices: bool = True) -> Summary:
+    """What the trace in a file says, finished or still being written.
+
+    ``devices=False``: without what devices have recorded by themselves.
+    """
+    accounts = Accounts()
+    for record in read_trace(path) if devices else (found for _, found in read_records(path)):
+        accounts.observe(record)
+    return accounts.summary()

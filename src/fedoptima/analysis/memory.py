@@ -1,0 +1,101 @@
+"""Server memory: model copies, buffered activations and updates that wait, in bytes over time.
+
+Counted are the global model as devices are sent it (device side and auxiliary network), the server
+side once (shared) or once per open copy and once merged, activation batches that wait and the one
+being trained on, and updates from their arrival to the end of their merge. Optimiser state and what
+a job needs only while it runs are not: the paper's formulas leave them out too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedoptima.analysis.level import Level, LevelMeter
+from fedoptima.analysis.server_state import Holdings
+from fedoptima.core.events import JobDone, Received
+from fedoptima.core.jobs import PlanRun
+from fedoptima.core.messages import ActivationBatch
+from fedoptima.core.types import SERVER
+from fedoptima.trace.record import Record
+
+
+def memory_of_copies(model: int, activation: int, devices: int) -> int:
+    """Eq. 2, OFL and OAFL: ``(K + 1) model + K activations``."""
+    return (devices + 1) * model + devices * activation
+
+
+def memory_of_shared(model: int, activation: int, cap: int) -> int:
+    """Eq. 3, FedOptima: ``model + omega activations``."""
+    return model + cap * activation
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    total: Level  # bytes
+    peak_models: int  # global model and server sides
+    peak_activations: int
+    peak_updates: int
+    most_copies: int  # server sides that devices had to themselves, at once
+    queue: Level  # activation batches waiting; parts of a batch count singly
+    server_side: int  # bytes of one server side
+    activation: int  # bytes of the largest batch, all parts together
+    formula_copies: int  # Eq. 2 for the devices of this run; both are 0 where nothing is split
+    formula_shared: int  # Eq. 3 for the longest queue of this run, which omega bounds
+
+
+class MemoryAccount:
+    """Feed it every record, in order, after the holdings."""
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+        self._total = LevelMeter()
+        self._queue = LevelMeter()
+        self._peak_models = 0
+        self._peak_activations = 0
+        self._peak_updates = 0
+        self._most_copies = 0
+        self._activation = 0
+        self._now = 0.0
+
+    def observe(self, record: Record) -> None:
+        held = self._holdings
+        if record.node != SERVER or not held.running:
+            return
+        event = record.event
+        if isinstance(event, JobDone) and isinstance(event.job, PlanRun):
+            self._total.begin(record.at)
+            self._queue.begin(record.at)
+        elif isinstance(event, Received) and isinstance(event.message, ActivationBatch):
+            batch = event.message
+            self._activation = max(self._activation, batch.data.nbytes * batch.parts)
+        self._now = now = record.at
+        models = held.model_bytes + held.side_bytes * (1 + len(held.copies))
+        activations = held.waiting_bytes + held.step_bytes
+        # One record can free what another kind takes up: each peak is looked at for itself.
+        self._peak_models = max(self._peak_models, models)
+        self._peak_activations = max(self._peak_activations, activations)
+        self._peak_updates = max(self._peak_updates, held.update_bytes)
+        self._most_copies = max(self._most_copies, len(held.copies))
+        total = models + activations + held.update_bytes
+        if total != self._total.value:
+            self._total.set(total, now)
+        if held.waiting != self._queue.value:
+            self._queue.set(held.waiting, now)
+
+    def memory(self) -> Memory:
+        """As of the last record."""
+        held, queue = self._holdings, self._queue.level(self._now)
+        side, split = held.side_bytes, held.side_bytes > 0
+        devices = len(held.samples)
+        return Memory(
+            self._total.level(self._now),
+            self._peak_models,
+            self._peak_activations,
+            self._peak_updates,
+            self._most_copies,
+            queue,
+            side,
+            self._activation,
+            memory_of_copies(side, self._activation, devices) if split else 0,
+            memory_of_shared(side, self._activation, int(queue.peak)) if split else 0,
+        )

@@ -1,0 +1,245 @@
+"""What is measured of a run, by name and unit: for exporters, which only pass it on.
+
+Every number is one of `Accounts`'; nothing is counted here. A name that ends in ``_total`` is a
+counter and never falls. Idle time by type is not one: time at a barrier is Type I until the merge
+shows that it was Type II, and then moves over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from fedoptima.analysis.curve import Point, throughput
+from fedoptima.analysis.summary import Summary
+from fedoptima.core.types import NodeId
+
+# The same at every moment: a bucket that came later would look like a jump. Both are the accounts'
+# own, by powers of two; what is above the last one only counts as "more".
+STALENESS_BOUNDS = tuple(2.0**place - 1 for place in range(9))  # versions: 0, 1, 3 ... 255
+AGE_BOUNDS = tuple(2.0**place / 1000 for place in range(18))  # seconds: 1 ms ... 131 s
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A run as an onlooker finds it. Nothing in it changes any more."""
+
+    summary: Summary
+    members: Collection[NodeId]  # devices that take part now
+    cap: int | None  # omega; None: the method's queue has none
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    help: str
+    labels: Labels  # their names
+    values: Mapping[Labels, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    name: str
+    help: str
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]  # up to each bound and above the one before; the last: above all
+    total: float  # of the values
+
+
+def metrics(moment: Moment) -> Iterator[Metric]:
+    """At every moment the same, but for figures that a run does not have (yet)."""
+    yield from _course(moment.summary)
+    yield from _nodes(moment.summary)
+    yield from _server(moment)
+    yield from _devices(moment)
+
+
+def distributions(moment: Moment) -> Iterator[Distribution]:
+    staleness = moment.summary.staleness
+    yield Distribution(
+        "fedoptima_device_staleness_versions",
+        "How many versions behind devices' updates were when they were merged.",
+        STALENESS_BOUNDS,
+        _in_buckets([device.histogram for device in staleness.devices.values()], STALENESS_BOUNDS),
+        round(staleness.mean * staleness.merged),
+    )
+    ages = staleness.activation_ages
+    yield Distribution(
+        "fedoptima_activation_age_seconds",
+        "From an activation batch's arrival at the server to its use.",
+        AGE_BOUNDS,
+        _in_buckets([ages], AGE_BOUNDS),
+        staleness.activation_age_mean * sum(ages),
+    )
+
+
+def _in_buckets(histograms: Sequence[Sequence[int]], bounds: Sequence[float]) -> tuple[int, ...]:
+    counts = [0] * (len(bounds) + 1)
+    for histogram in histograms:
+        for place, count in enumerate(histogram):
+            counts[min(place, len(bounds))] += count
+    return tuple(counts)
+
+
+def _plain(name: str, text: str, value: float) -> Metric:
+    return Metric(name, text, (), {(): value})
+
+
+def _course(summary: Summary) -> Iterator[Metric]:
+    yield _plain(
+        "fedoptima_run_seconds_total",
+        "Training so far on the run's clock, which is virtual in a simulation.",
+        summary.seconds,
+    )
+    yield _plain(
+        "fedoptima_epochs_total", "Passes over the devices' data, as settled.", summary.epochs
+    )
+    yield _plain(
+        "fedoptima_evaluations_total", "How often the model was evaluated.", len(summary.curve)
+    )
+    last = summary.curve[-1] if summary.curve else None
+    if last is not None and last.accuracy is not None:
+        yield _plain(
+            "fedoptima_accuracy_ratio", "Accuracy at the last evaluation, 0 to 1.", last.accuracy
+        )
+    if last is not None and last.loss is not None:
+        yield _plain("fedoptima_loss", "Loss at the last evaluation.", last.loss)
+    yield Metric(
+        "fedoptima_samples_total",
+        "Samples trained on, by each side.",
+        ("side",),
+        {("device",): summary.device_samples, ("server",): summary.server_samples},
+    )
+
+
+def _nodes(summary: Summary) -> Iterator[Metric]:
+    usage = summary.usage
+    yield Metric(
+        "fedoptima_node_busy_seconds_total",
+        "Time in which the node's engine worked, on the run's clock.",
+        ("node",),
+        {(node,): use.busy for node, use in usage.items()},
+    )
+    yield Metric(
+        "fedoptima_node_idle_seconds",
+        "Time idle so far: type 1 waiting for the other side, 2 waiting for slower devices.",
+        ("node", "type"),
+        {
+            (node, kind): seconds
+            for node, use in usage.items()
+            for kind, seconds in (("1", use.idle_1), ("2", use.idle_2))
+        },
+    )
+
+
+def _server(moment: Moment) -> Iterator[Metric]:
+    summary = moment.summary
+    yield _plain("fedoptima_merges_total", "Versions of the global model.", summary.versions)
+    yield _plain(
+        "fedoptima_updates_merged_total", "Devices' updates merged.", summary.staleness.merged
+    )
+    yield _plain(
+        "fedoptima_updates_refused_total",
+        "Devices' updates that came too late to be merged.",
+        summary.staleness.refused,
+    )
+    yield _plain(
+        "fedoptima_late_batches_total",
+        "Activation batches that came after their credit had expired.",
+        summary.balance.late_batches,
+    )
+    yield _plain(
+        "fedoptima_activation_queue_batches",
+        "Activation batches that wait at the server.",
+        summary.memory.queue.last,
+    )
+    if moment.cap is not None:
+        yield _plain(
+            "fedoptima_activation_cap_batches",
+            "Most activation batches that may wait or be on their way (omega).",
+            moment.cap,
+        )
+    yield _plain(
+        "fedoptima_server_memory_bytes",
+        "Models, activation batches and updates that the server holds.",
+        summary.memory.total.last,
+    )
+    yield Metric(
+        "fedoptima_bytes_total",
+        "Bytes that passed the server: up is from devices, down is to them.",
+        ("direction", "kind"),
+        {
+            (direction, kind): nbytes
+            for direction, volume in asdict(summary.traffic).items()
+            for kind, nbytes in volume.items()
+        },
+    )
+
+
+def _devices(moment: Moment) -> Iterator[Metric]:
+    given = moment.summary.balance.devices
+    yield Metric(
+        "fedoptima_device_up",
+        "1 while the device takes part, 0 while it is away.",
+        ("device",),
+        {(device,): device in moment.members for device in sorted({*given, *moment.members})},
+    )
+    yield Metric(
+        "fedoptima_device_batches_used_total",
+        "Activation batches of the device that the server has trained on.",
+        ("device",),
+        {(device,): share.batches for device, share in given.items()},
+    )
+    yield Metric(
+        "fedoptima_device_samples_total",
+        "Samples that the device has trained on.",
+        ("device",),
+        {(device,): share.device_samples for device, share in given.items()},
+    )
+    yield Metric(
+        "fedoptima_device_updates_merged_total",
+        "Updates of the device that were merged.",
+        ("device",),
+        {(device,): share.updates for device, share in given.items()},
+    )
+
+
+# ---- one row an evaluation, for logs of experiments ----------------------------------------------
+
+_START = Point(0.0, 0.0, 0, 0, 0, None, None)
+
+
+def evaluations(curve: Sequence[Point]) -> Iterator[dict[str, float]]:
+    """The figures of each evaluation; throughput is since the one before."""
+    for before, point in pairwise((_START, *curve)):
+        speed = throughput(
+            point.device_samples - before.device_samples,
+            point.server_samples - before.server_samples,
+            point.seconds - before.seconds,
+        )
+        figures = {
+            "accuracy": point.accuracy,
+            "loss": point.loss,
+            "epochs": point.epochs,
+            "seconds": point.seconds,
+            "versions": float(point.version),
+            "throughput/device_samples_per_second": speed.device,
+            "throughput/server_samples_per_second": speed.server,
+        }
+        yield {name: value for name, value in figures.items() if value is not None}
+
+
+def condition(summary: Summary) -> dict[str, float]:
+    """Where the time has gone so far, and how full the queue is."""
+    server, devices = summary.server_usage, summary.device_usage
+    return {
+        "idle/server_type_1_ratio": server.idle_1_share,
+        "idle/server_type_2_ratio": server.idle_2_share,
+        "idle/devices_type_1_ratio": devices.idle_1_share,
+        "idle/devices_type_2_ratio": devices.idle_2_share,
+        "server/queue_batches": summary.memory.queue.last,
+        "server/memory_bytes": summary.memory.total.last,
+    }

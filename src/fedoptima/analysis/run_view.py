@@ -1,0 +1,147 @@
+"""All that is shown of one run, from one pass over its trace.
+
+Figures and words are made from this and nothing else. Its numbers are those of `Accounts`; what it
+adds are facts that a summary leaves out: who joined, what was planned, how the run ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from fedoptima.analysis.accounts import Accounts
+from fedoptima.analysis.ages import AgeAccount
+from fedoptima.analysis.summary import Summary
+from fedoptima.analysis.timeline import Timeline, TimelineAccount
+from fedoptima.core.effects import Effect, Halt, Note
+from fedoptima.core.events import JobDone, Received
+from fedoptima.core.jobs import PlanRun
+from fedoptima.core.messages import Join
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.record import Record
+
+PROBLEMS = ("device failed", "peer dropped")  # notes that say what is wrong with a device
+_MOST_PROBLEMS = 20  # told one by one
+_LOOK_UP = 5000  # records between two calls of the onlooker
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One place where the model could have been cut, as the plan's table has it."""
+
+    split: int  # blocks on the device
+    name: str  # the last of them
+    activation_bytes: int
+    train_seconds: float  # a batch, on the device that is slowest with this cut
+    transfer_seconds: float
+    bottleneck_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the trace's records do not say: its header does, or the folder it lies in."""
+
+    label: str  # unique among the runs of a report
+    recipe: Mapping[str, object]
+    dry: bool = False
+    cap: int | None = None  # omega; None: the method's queue has no cap
+
+    @property
+    def method(self) -> str:
+        method = self.recipe.get("method")
+        return str(method.get("name", "")) if isinstance(method, Mapping) else ""
+
+
+@dataclass(frozen=True)
+class RunView:
+    facts: RunFacts
+    summary: Summary
+    timeline: Timeline
+    ages: tuple[int, ...]  # of activation batches: see `AgeAccount`
+    joins: Mapping[NodeId, Join]  # how each device introduced itself last
+    split: int  # blocks on the device; 0: nothing is planned, or nothing said
+    cuts: tuple[Cut, ...]  # empty where nothing is split
+    problems: tuple[tuple[NodeId, str], ...]  # devices' errors, as the server heard of them
+    halt: Halt | None  # None: the run has not ended, or was killed
+    records: int
+
+    @property
+    def label(self) -> str:
+        return self.facts.label
+
+    @property
+    def method(self) -> str:
+        return self.facts.method
+
+    @property
+    def devices(self) -> list[NodeId]:
+        return [node for node in self.summary.usage if node != SERVER]
+
+
+def view_of(
+    facts: RunFacts, records: Iterable[Record], onlooker: Callable[[int], None] = lambda _: None
+) -> RunView:
+    """``onlooker`` is told now and then how many records have been read."""
+    accounts, timeline, ages, facts_seen = Accounts(), TimelineAccount(), AgeAccount(), _Seen()
+    count = 0
+    for count, record in enumerate(records, start=1):
+        accounts.observe(record)
+        timeline.observe(record)
+        if record.node == SERVER:
+            ages.observe(record)
+            facts_seen.observe(record)
+        if count % _LOOK_UP == 0:
+            onlooker(count)
+    split, cuts = facts_seen.planned
+    return RunView(
+        facts=facts,
+        summary=accounts.summary(),
+        timeline=timeline.timeline(),
+        ages=tuple(ages.counts),
+        joins=dict(sorted(facts_seen.joins.items())),
+        split=split,
+        cuts=cuts,
+        problems=tuple(facts_seen.problems),
+        halt=facts_seen.halt,
+        records=count,
+    )
+
+
+class _Seen:
+    """Facts from the server's records."""
+
+    def __init__(self) -> None:
+        self.joins: dict[NodeId, Join] = {}
+        self.problems: list[tuple[NodeId, str]] = []
+        self.halt: Halt | None = None
+        self.planned: tuple[int, tuple[Cut, ...]] = (0, ())
+
+    def observe(self, record: Record) -> None:
+        match record.event:
+            case Received(device, _, Join() as join):
+                self.joins[device] = join
+            case JobDone(_, PlanRun(), text=text):
+                self.planned = _read_plan(text)
+        for effect in record.effects:
+            self._effect(effect)
+
+    def _effect(self, effect: Effect) -> None:
+        if isinstance(effect, Halt):
+            self.halt = self.halt or effect
+        elif isinstance(effect, Note) and effect.kind in PROBLEMS:
+            self.problems.append((effect.about, effect.text or effect.kind))
+            del self.problems[_MOST_PROBLEMS:]
+
+
+def _read_plan(text: str) -> tuple[int, tuple[Cut, ...]]:
+    """The plan is JSON of the Pre-processor, which this layer does not import."""
+    try:
+        plan = json.loads(text)
+    except ValueError:
+        return 0, ()
+    if not isinstance(plan, dict):
+        return 0, ()
+    fields = Cut.__dataclass_fields__
+    table = plan.get("table", ())
+    return plan.get("split", 0), tuple(Cut(**{name: row[name] for name in fields}) for row in table)

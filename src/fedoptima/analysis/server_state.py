@@ -1,0 +1,175 @@
+"""What the server holds, and what became of every update: read off the server's records.
+
+An update waits (in the scheduler or at a barrier), may be accepted (a buffer keeps it and its
+device goes on), is merged or refused; one that waits is lost with its device, one that is accepted
+is not. An update is settled - and its samples count towards the epochs - when it is accepted,
+refused, or handed to a merge, whichever comes first.
+
+The other accounts of the server's side read this one; feed it first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from fedoptima.analysis.planned import server_side_bytes
+from fedoptima.core.effects import Effect, Note, Run, Send
+from fedoptima.core.events import Connected, Disconnected, JobDone, Received
+from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
+from fedoptima.core.messages import (
+    ActivationBatch,
+    Failed,
+    GlobalModel,
+    Join,
+    Message,
+    ModelUpdate,
+)
+from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.trace.record import Record
+
+_NOT_TAKEN = ("late batch dropped", "peer dropped")
+
+
+class Holdings:
+    """Feed it every record, in order."""
+
+    def __init__(self) -> None:
+        self.running = False  # there is a plan
+        self.version = 0  # t
+        self.epochs = 0.0
+        self.model_bytes = 0  # the global model as devices are sent it
+        self.side_bytes = 0  # one server side
+        self.copies: dict[NodeId, None] = {}  # devices with a server side of their own
+        self.waiting = 0  # activation batches received and not used yet (parts count singly)
+        self.waiting_bytes = 0
+        self.step_bytes = 0  # the batch that is being trained on
+        self.step_age = 0.0  # how long it had waited
+        self.update_bytes = 0
+        self.merging: dict[PayloadId, ModelUpdate] = {}
+        self.samples: dict[NodeId, int] = {}  # held by each device that ever joined
+        self._held_by_all = 0
+        self._sessions: dict[NodeId, int] = {}
+        self._members: dict[NodeId, None] = {}
+        self._batches: dict[NodeId, deque[tuple[float, int]]] = {}  # (arrival, bytes)
+        self._pending: dict[NodeId, ModelUpdate] = {}
+        self._accepted: dict[PayloadId, ModelUpdate] = {}
+
+    def observe(self, record: Record) -> None:
+        if record.node != SERVER:
+            return
+        event = record.event
+        match event:
+            case Received():
+                if self._sessions.get(event.sender) == event.session:
+                    self._receive(event.sender, event.message, record)
+            case JobDone():
+                self._job_done(event)
+            case Connected():
+                self._lose(event.peer)
+                self._sessions[event.peer] = event.session
+            case Disconnected():
+                if self._sessions.get(event.peer) == event.session:
+                    self._lose(event.peer)
+        for effect in record.effects:
+            match effect:
+                case Run():
+                    self._start(effect.job, record.at)
+                case Send():
+                    if isinstance(effect.message, GlobalModel):
+                        self._answered(effect.to)
+                case Note():
+                    if effect.kind == "update refused":
+                        self._refuse(effect.about)
+
+    # ---- what comes in -----------------------------------------------------------------------
+
+    def _receive(self, device: NodeId, message: Message, record: Record) -> None:
+        match message:
+            case ActivationBatch():
+                if self.running and _taken(record.effects):
+                    self._batches[device].append((record.at, message.data.nbytes))
+                    self.waiting += 1
+                    self.waiting_bytes += message.data.nbytes
+            case ModelUpdate():
+                if self.running and _taken(record.effects):
+                    self._forget_pending(device)
+                    self._pending[device] = message
+                    self.update_bytes += message.data.nbytes
+            case Join():
+                if device not in self._members and _taken(record.effects):
+                    self._members[device] = None
+                    self._batches[device] = deque()
+                    self._held_by_all += message.samples - self.samples.get(device, 0)
+                    self.samples[device] = message.samples
+            case Failed():
+                self._lose(device)
+
+    def _lose(self, device: NodeId) -> None:
+        self._sessions.pop(device, None)
+        self._members.pop(device, None)
+        for _, nbytes in self._batches.pop(device, ()):
+            self.waiting -= 1
+            self.waiting_bytes -= nbytes
+        self._forget_pending(device)
+
+    def _forget_pending(self, device: NodeId) -> None:
+        update = self._pending.pop(device, None)
+        if update is not None:
+            self.update_bytes -= update.data.nbytes
+
+    # ---- what becomes of it ------------------------------------------------------------------
+
+    def _start(self, job: Job, now: float) -> None:
+        match job:
+            case ServerStep():
+                arrival, nbytes = self._batches[job.origin].popleft()  # a device's go in order
+                self.waiting -= 1
+                self.waiting_bytes -= nbytes
+                self.step_bytes = nbytes
+                self.step_age = now - arrival
+            case Merge():
+                for part in job.parts:
+                    update = self._accepted.pop(part.data.id, None)
+                    if update is None:
+                        update = self._pending.pop(part.device)
+                        self._settle(update)
+                    self.merging[part.data.id] = update
+            case OpenCopy():
+                self.copies[job.device] = None
+
+    def _job_done(self, event: JobDone) -> None:
+        job = event.job
+        match job:
+            case ServerStep():
+                self.step_bytes = 0
+            case Merge():
+                self.version += 1
+                self.model_bytes = event.result.nbytes
+                self.update_bytes -= sum(u.data.nbytes for u in self.merging.values())
+                self.merging.clear()
+            case CloseCopy():
+                self.copies.pop(job.device, None)
+            case PlanRun():
+                self.running = True
+                self.model_bytes = event.result.nbytes
+                self.side_bytes = server_side_bytes(event.text)
+
+    def _answered(self, device: NodeId) -> None:
+        """Who gets a model while its update is neither merged nor refused is in a buffer."""
+        update = self._pending.pop(device, None)
+        if update is not None:
+            self._accepted[update.data.id] = update
+            self._settle(update)
+
+    def _refuse(self, device: NodeId) -> None:
+        update = self._pending.pop(device)
+        self.update_bytes -= update.data.nbytes
+        self._settle(update)
+
+    def _settle(self, update: ModelUpdate) -> None:
+        self.epochs += update.trained / self._held_by_all
+
+
+def _taken(effects: Sequence[Effect]) -> bool:
+    return not any(isinstance(e, Note) and e.kind in _NOT_TAKEN for e in effects)

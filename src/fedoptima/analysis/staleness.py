@@ -1,0 +1,117 @@
+"""How old what the server used was: updates in versions, activation batches in seconds.
+
+An update's staleness is the version it is merged into minus the version it began with (t - t_k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedoptima.analysis.server_state import Holdings
+from fedoptima.core.effects import Note, Run
+from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStaleness:
+    merged: int  # updates
+    refused: int
+    mean: float  # of those merged; 0 where there are none
+    max: int
+    histogram: tuple[int, ...]  # merged at staleness 0, 1, 2-3, 4-7, 8-15, ...
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    merged: int
+    refused: int
+    mean: float
+    max: int
+    devices: Mapping[NodeId, DeviceStaleness]  # those that had an update merged or refused
+    activation_age_mean: float  # seconds from a batch's arrival to its use
+    activation_age_max: float
+    # Batches used within 1 ms of their arrival, then those that took up to 2, 4, 8 ... ms.
+    activation_ages: tuple[int, ...] = ()
+
+
+def _count(bins: list[int], value: int) -> None:
+    """In bins by powers of two: 0, 1, 2-3, 4-7 ... so few of them, whatever the values."""
+    place = value.bit_length()
+    bins += [0] * (place + 1 - len(bins))
+    bins[place] += 1
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.merged = 0
+        self.refused = 0
+        self.total = 0
+        self.worst = 0
+        self.bins: list[int] = []
+
+    def add(self, staleness: int) -> None:
+        self.merged += 1
+        self.total += staleness
+        self.worst = max(self.worst, staleness)
+        _count(self.bins, staleness)
+
+    def result(self) -> DeviceStaleness:
+        mean = self.total / self.merged if self.merged else 0.0
+        return DeviceStaleness(self.merged, self.refused, mean, self.worst, tuple(self.bins))
+
+
+class StalenessAccount:
+    """Feed it every record, in order, after the holdings."""
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+        self._devices: dict[NodeId, _Tally] = {}
+        self._batches = 0
+        self._age = 0.0
+        self._oldest = 0.0
+        self._ages: list[int] = []
+
+    def observe(self, record: Record) -> None:
+        if record.node != SERVER:
+            return
+        for effect in record.effects:
+            if isinstance(effect, Run):
+                if isinstance(effect.job, ServerStep):
+                    age = self._holdings.step_age
+                    self._batches += 1
+                    self._age += age
+                    self._oldest = max(self._oldest, age)
+                    _count(self._ages, int(1000 * age))
+                elif isinstance(effect.job, Merge):
+                    self._merge(effect.job)
+            elif isinstance(effect, Note) and effect.kind == "update refused":
+                self._of(effect.about).refused += 1
+
+    def _merge(self, merge: Merge) -> None:
+        held = self._holdings
+        for part in merge.parts:
+            update = held.merging[part.data.id]
+            self._of(part.device).add(held.version - update.version)
+
+    def _of(self, device: NodeId) -> _Tally:
+        tally = self._devices.get(device)
+        if tally is None:
+            tally = self._devices[device] = _Tally()
+        return tally
+
+    def staleness(self) -> Staleness:
+        tallies = self._devices.values()
+        merged = sum(tally.merged for tally in tallies)
+        return Staleness(
+            merged,
+            sum(tally.refused for tally in tallies),
+            sum(tally.total for tally in tallies) / merged if merged else 0.0,
+            max((tally.worst for tally in tallies), default=0),
+            {device: tally.result() for device, tally in sorted(self._devices.items())},
+            self._age / self._batches if self._batches else 0.0,
+            self._oldest,
+            tuple(self._ages),
+        )

@@ -1,0 +1,125 @@
+"""A run in figures. Totals are kept; whatever is a ratio of them is derived here, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from fedoptima.analysis.balance import Balance
+from fedoptima.analysis.curve import Point, Throughput, throughput
+from fedoptima.analysis.memory import Memory
+from fedoptima.analysis.staleness import Staleness
+from fedoptima.analysis.traffic import Traffic, Volume
+from fedoptima.analysis.usage import Usage
+from fedoptima.core.types import SERVER, NodeId
+
+_START = Point(0.0, 0.0, 0, 0, 0, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """From one evaluation to the next: about an epoch, unless the recipe says otherwise."""
+
+    seconds: float  # at its end
+    epochs: float  # at its end
+    throughput: Throughput
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    seconds: float  # of training, from the plan to the last record
+    epochs: float
+    versions: int  # merges
+    device_samples: int
+    server_samples: int
+    curve: tuple[Point, ...]
+    usage: Mapping[NodeId, Usage]  # busy and idle seconds of every node
+    traffic: Traffic
+    memory: Memory
+    staleness: Staleness
+    balance: Balance
+
+    # ---- time --------------------------------------------------------------------------------
+
+    @property
+    def server_usage(self) -> Usage:
+        return self.usage[SERVER]
+
+    @property
+    def device_usage(self) -> Usage:
+        """The mean over devices, of each kind of seconds."""
+        devices = [use for node, use in self.usage.items() if node != SERVER]
+        count = max(1, len(devices))
+        return Usage(
+            sum(use.busy for use in devices) / count,
+            sum(use.idle_1 for use in devices) / count,
+            sum(use.idle_2 for use in devices) / count,
+        )
+
+    def per_epoch(self, amount: float) -> float:
+        """0 before the first update was dealt with: there is no epoch to speak of."""
+        return amount / self.epochs if self.epochs else 0.0
+
+    def usage_per_epoch(self, usage: Usage) -> Usage:
+        return Usage(
+            self.per_epoch(usage.busy), self.per_epoch(usage.idle_1), self.per_epoch(usage.idle_2)
+        )
+
+    # ---- speed -------------------------------------------------------------------------------
+
+    @property
+    def throughput(self) -> Throughput:
+        return throughput(self.device_samples, self.server_samples, self.seconds)
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Throughput over time; evaluations at the same instant have nothing between them."""
+        return tuple(self._stretches())
+
+    def _stretches(self) -> Iterator[Stretch]:
+        for before, after in pairwise((_START, *self.curve)):
+            if after.seconds > before.seconds:
+                speed = throughput(
+                    after.device_samples - before.device_samples,
+                    after.server_samples - before.server_samples,
+                    after.seconds - before.seconds,
+                )
+                yield Stretch(after.seconds, after.epochs, speed)
+
+    # ---- as plain data -----------------------------------------------------------------------
+
+    def plain(self) -> dict[str, object]:
+        """Everything, ratios included, ready for JSON."""
+        return {
+            **asdict(self),
+            "usage": {node: self._plain_usage(use) for node, use in self.usage.items()},
+            "device_usage": self._plain_usage(self.device_usage),
+            "throughput": asdict(self.throughput),
+            "stretches": [asdict(stretch) for stretch in self.stretches],
+            "traffic": {
+                "up": self._plain_volume(self.traffic.up),
+                "down": self._plain_volume(self.traffic.down),
+            },
+        }
+
+    def _plain_usage(self, usage: Usage) -> dict[str, object]:
+        return {
+            **asdict(usage),
+            "idle": usage.idle,
+            "utilisation": usage.utilisation,
+            "idle_1_share": usage.idle_1_share,
+            "idle_2_share": usage.idle_2_share,
+            "per_epoch": asdict(self.usage_per_epoch(usage)),
+        }
+
+    def _plain_volume(self, volume: Volume) -> dict[str, object]:
+        amounts = {**asdict(volume), "total": volume.total}
+        return {
+            **amounts,
+            "per_epoch": {kind: self.per_epoch(amount) for kind, amount in amounts.items()},
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.plain(), indent=1)

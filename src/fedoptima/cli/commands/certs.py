@@ -1,0 +1,135 @@
+"""``fedoptima certs``: a CA of one's own, and certificates for the server and each device."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedoptima.cli.console import stdout
+from fedoptima.cli.errors import explained
+from fedoptima.core.errors import ConfigError
+
+certs = typer.Typer(
+    name="certs",
+    no_args_is_help=True,
+    help="Make the certificates by which a server and its devices know each other.",
+)
+
+Out = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="The folder of the CA and all certificates.")
+]
+Days = Annotated[
+    int, typer.Option("--days", metavar="N", help="How long the certificate is valid.", min=1)
+]
+_PORT = 50051  # in examples
+
+
+def init(
+    out: Out = Path("certs"),
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="NAME_OR_IP",
+            help="What devices will connect to, besides localhost and this machine's name. "
+            "May be given again and again.",
+        ),
+    ] = None,
+    days: Days = 365,
+) -> None:
+    """Make a CA and the server's certificate.
+
+    Where the folder has a CA already, only the server's certificate is made.
+    """
+    with _cryptography():
+        from fedoptima.runtime.security.certificates import (
+            authority_files,
+            local_hosts,
+            make_authority,
+        )
+
+    authority = authority_files(out)
+    is_new = not authority.cert.exists()
+    hosts = list(dict.fromkeys([*local_hosts(), *(host or [])]))
+    server = make_authority(out, hosts, days=days)
+    ca = f"made {authority.cert} and {authority.key}, a CA\n" if is_new else ""
+    _say(
+        f"{ca}made {server.cert} and {server.key}, for a server reached as {', '.join(hosts)}\n\n"
+        "Start the server with:\n"
+        f"  fedoptima server RECIPE --listen 0.0.0.0:{_PORT} "
+        f"{_options(authority.cert, server.cert, server.key)}\n"
+        "Make a certificate for each device with:\n"
+        f"  fedoptima certs device NAME{_folder(out)}\n"
+        f"Whoever has {authority.key} can make devices that the server accepts: the server needs "
+        "only the three files above."
+    )
+
+
+def device(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The device's name, and who it will be taken for.")
+    ],
+    out: Out = Path("certs"),
+    days: Days = 365,
+) -> None:
+    """Make the certificate of one device, signed by the CA that init has made."""
+    with _cryptography():
+        from fedoptima.runtime.security.certificates import (
+            authority_files,
+            make_device,
+            server_files,
+        )
+
+    ca = authority_files(out).cert
+    made = make_device(out, name, days=days)
+    server = f"{_host(server_files(out).cert)}:{_PORT}"
+    copied = _options(Path(ca.name), Path(made.cert.name), Path(made.key.name))
+    _say(
+        f"made {made.cert} and {made.key}, valid for {days} days\n\n"
+        f"Copy these to the device {name}:\n  {ca}\n  {made.cert}\n  {made.key}\n"
+        "and start it there with:\n"
+        f"  fedoptima device --server {server} --name {name} {copied}"
+    )
+
+
+for command in (init, device):
+    certs.command()(explained(command))
+
+
+def _options(ca: Path, cert: Path, key: Path) -> str:
+    return shlex.join(["--tls-ca", str(ca), "--tls-cert", str(cert), "--tls-key", str(key)])
+
+
+def _folder(out: Path) -> str:
+    return "" if out == Path("certs") else f" --out {shlex.quote(str(out))}"
+
+
+def _host(server: Path) -> str:
+    """The likeliest of the names in the server's certificate, if that is here."""
+    from fedoptima.runtime.address import Address
+    from fedoptima.runtime.security.pem import hosts_of, read_certificates
+
+    if not server.exists():
+        return "HOST"
+    hosts = [Address(host, _PORT) for host in hosts_of(read_certificates(server)[0])]
+    reached = [host for host in hosts if not host.is_loopback]
+    return str(reached[-1]).rpartition(":")[0] if reached else "HOST"
+
+
+@contextmanager
+def _cryptography() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            "making certificates needs cryptography: pip install 'fedoptima[deploy]'"
+        ) from error
+
+
+def _say(text: str) -> None:
+    stdout().print(text, soft_wrap=True)  # commands to be copied stay on one line

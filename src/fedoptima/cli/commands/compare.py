@@ -1,0 +1,195 @@
+"""``fedoptima compare``: several methods on one recipe, side by side, and one table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.padding import Padding
+from rich.text import Text
+
+from fedoptima.cli.console import plain_table, stderr, stdout
+from fedoptima.cli.errors import FAILED, INTERRUPTED, complain
+from fedoptima.cli.interrupt import Interrupt
+from fedoptima.cli.recipe_options import RECIPE_HELP, read_recipe
+from fedoptima.cli.views.comparison_progress import pool_view
+from fedoptima.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedoptima.comparison.result import Comparison
+
+_METHOD = "method."
+
+
+def compare(
+    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="The methods to compare.  [default: all]"),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Run each N times, seeds from the recipe's on.", min=1),
+    ] = None,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(metavar="S", help="Run each with this seed. May be given again.", min=0),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", metavar="N", help="Runs at a time.  [default: cores]", min=1),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ACC",
+            help="The accuracy to reach, e.g. 0.8.  [default: 99 % of fedoptima's best]",
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Replace a value of the recipe; method.X goes to all methods that have X.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A new or empty folder.  [default: a fresh runs/NAME-compare]"
+        ),
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Only the timing, without tensors: for any fleet size.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="DIR", help="Go on with the comparison in this folder."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Wall time between checkpoints.", min=0)
+    ] = 60.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Run several methods side by side and put their figures in one table.
+
+    All share the seed, initial weights, data partition, schedule, fleet and split. A run that
+    fails is reported and the others go on. Ctrl-C stops all where --resume goes on.
+    """
+    if folder is not None:
+        asked: dict[str, object] = {
+            "RECIPE": recipe,
+            "--methods": methods,
+            "--seeds": seeds,
+            "--seed": seed,
+        }
+        asked |= {"--target": target, "--set": sets, "--device": device, "--out": out}
+        asked |= {"--dry": dry or None}
+        _refuse([name for name, value in asked.items() if value is not None])
+        comparison = _resume(folder, jobs, checkpoint_every, quiet)
+    elif recipe is None:
+        raise ConfigError("no RECIPE; for example: fedoptima compare recipes/demo_digits.toml")
+    elif seeds is not None and seed:
+        raise ConfigError("--seeds N counts up from the recipe's seed, --seed names each: give one")
+    else:
+        from fedoptima.comparison.runner import compare as run_comparison
+        from fedoptima.experiments.run_directory import fresh_directory
+
+        own, options = _split_sets(sets or [])
+        changed = read_recipe(recipe, sets=own, device=device)
+        folder = out or fresh_directory(Path("runs"), f"{changed.name}-compare")
+        begin = partial(
+            run_comparison,
+            changed,
+            methods=methods or "all",
+            seeds=seed or seeds,
+            options=options,
+            jobs=jobs,
+            target=target,
+            dry=dry,
+            out=folder,
+            checkpoint_every=checkpoint_every,
+            command=shlex.join(["fedoptima", *sys.argv[1:]]),
+        )
+        comparison = _watched(begin, folder, quiet)
+    if as_json:
+        typer.echo(comparison.to_json())
+    else:
+        _show(comparison)
+    for failure in comparison.failures():
+        complain(failure)
+    if comparison.failed:
+        raise typer.Exit(FAILED)
+
+
+def _refuse(options: list[str]) -> None:
+    if options:
+        raise ConfigError(
+            f"--resume goes on with a comparison as it was begun: leave out {', '.join(options)}, "
+            "or begin another one without --resume"
+        )
+
+
+def _split_sets(sets: list[str]) -> tuple[list[str], dict[str, object]]:
+    """What changes the recipe, and the options for whichever methods have them."""
+    from fedoptima.config.load import apply_override
+
+    table: dict[str, object] = {}
+    for change in sets:
+        if change.startswith(_METHOD):
+            apply_override(table, change.removeprefix(_METHOD))
+    return [change for change in sets if not change.startswith(_METHOD)], table
+
+
+def _resume(folder: Path, jobs: int | None, checkpoint_every: float, quiet: bool) -> Comparison:
+    from fedoptima.comparison.runner import resume_comparison
+
+    go_on = partial(resume_comparison, folder, jobs=jobs, checkpoint_every=checkpoint_every)
+    return _watched(go_on, folder, quiet)
+
+
+def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Comparison:
+    from fedoptima.experiments.simulated_run import Interrupted
+
+    if not quiet:
+        stderr().print(f"comparing in {folder}", soft_wrap=True)
+    try:
+        with Interrupt() as interrupted, pool_view(quiet=quiet) as view:
+            return run(observer=view.show, interrupted=interrupted)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        begun = (folder / "comparison.json").exists()
+        again = f"; go on with: fedoptima compare --resume {shlex.quote(str(folder))}"
+        stderr().print(f"stopped{again if begun else ''}", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from stop
+
+
+def _show(comparison: Comparison) -> None:
+    """Methods are columns here: a line a figure fits in 80 columns, a line a method does not."""
+    from fedoptima.comparison.table import SPREAD, lines, notes
+
+    about, console = comparison.about, stdout()
+    seeds = f"seed{'s' if len(about.seeds) > 1 else ''} {', '.join(map(str, about.seeds))}"
+    title = f"{comparison.name}: {len(about.methods)} methods, {seeds}"
+    console.print(Text.assemble((title, "bold"), " - only the timing" if about.dry else ""))
+    console.print()
+    table = plain_table("", *about.methods)
+    table.padding = (0, 1, 0, 0)  # seven methods have to fit
+    for name, cells in lines(comparison):
+        # A spread stands below its mean, for the same reason.
+        table.add_row(name, *(cell.replace(SPREAD, f"\n{SPREAD.strip()}") for cell in cells))
+    console.print(Padding(table, (0, 0, 0, 0), expand=False))
+    console.print()
+    for note in notes(comparison):
+        console.print(note)
+    console.print(f"\nresults in {comparison.directory}", soft_wrap=True)

@@ -1,0 +1,163 @@
+"""``fedoptima device``: take part in a run, with this machine's data and this machine's speed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedoptima.cli.console import stderr
+from fedoptima.cli.deploy_extra import deploy_extra
+from fedoptima.cli.errors import INTERRUPTED, warn
+from fedoptima.cli.interrupt import Interrupt
+from fedoptima.cli.logs import said_on
+from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
+from fedoptima.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedoptima.experiments.join import DeviceSetup
+
+LOG = logging.getLogger("fedoptima.device")
+
+_GFLOPS, _MBPS = 1e9, 1e6 / 8
+_GRACE = 3.0  # seconds for a device to end by itself once its starter has ended
+
+
+def device(
+    server: Annotated[
+        str, typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="NAME", help="Who this is.  [default: the certificate's name]"
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="This device's own data: a data set's name or package.module:function.  "
+            "[default: its share of the recipe's]",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where data sets are on this machine.")
+    ] = None,
+    compute: Annotated[
+        str, typer.Option(metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1.")
+    ] = "cpu",
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="torch's threads.  [default: the recipe's]", min=1),
+    ] = None,
+    ca: Authority = None,
+    cert: Certificate = None,
+    key: Key = None,
+    insecure: Insecure = False,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where it keeps its small state.  [default: per user]"),
+    ] = None,
+    gflops: Annotated[
+        float | None, typer.Option(metavar="X", help="Slow the maths down to X GFLOP/s.")
+    ] = None,
+    up_mbps: Annotated[
+        float | None, typer.Option(metavar="X", help="Slow the uplink down to X Mbit/s.")
+    ] = None,
+    down_mbps: Annotated[
+        float | None, typer.Option(metavar="X", help="Slow the downlink down to X Mbit/s.")
+    ] = None,
+    give_up_after: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Without a server.  [default: try for ever]", min=0),
+    ] = None,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="After a run wait for the next one, as a service does.")
+    ] = False,
+    end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False,
+) -> None:
+    """Take part in a run: connect to its server and train until it is over.
+
+    The server sends what a device needs, except the model's code and the data, which must be
+    installed here. If the connection is lost, the device goes on and comes back. Ctrl-C stops it;
+    the run goes on without it, and it can be started again.
+
+    \b
+    For example:
+      fedoptima device --server localhost:50051 --name pi-1
+      fedoptima device --server train.example.org:50051 --data sensors.readings:load --stay \\
+        --tls-ca ca.pem --tls-cert pi-1.pem --tls-key pi-1-key.pem
+
+    \b
+    Ends with 0 when the run is over, 1 when the device was refused or failed, 2 when something
+    given to it cannot work, 130 when it was stopped.
+    """
+    for option, value in (("--gflops", gflops), ("--up-mbps", up_mbps), ("--down-mbps", down_mbps)):
+        if value is not None and not value > 0:
+            raise ConfigError(f"{option} {value:g}: must be above 0")
+    if end_with_stdin:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    # Else gRPC itself reports, on stderr, every server that goes away. Before it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    with deploy_extra():
+        from fedoptima.experiments.join import DeviceSetup
+        from fedoptima.runtime.address import parse_address
+        from fedoptima.runtime.device.client import Pace
+        from fedoptima.runtime.device.state import StateFile, state_folder
+        from fedoptima.runtime.security.pem import common_name, read_certificates
+        from fedoptima.runtime.security.tls import DeviceTLS, choose_security
+    address = parse_address(server, option="--server")
+    tls = choose_security(address, DeviceTLS.of(ca, cert, key), insecure=insecure)
+    who = name or (common_name(read_certificates(tls.cert)[0]) if tls is not None else None)
+    if who is None:
+        raise ConfigError("--name is missing: say who this device is, for example --name pi-1")
+    for warning in tls.check(who) if tls is not None else []:
+        warn(warning)
+    setup = DeviceSetup(
+        name=who,
+        server=address,
+        state=StateFile((state or state_folder()) / f"{who}.json"),
+        tls=tls,
+        data=data,
+        directory=data_dir,
+        compute=compute,
+        threads=threads,
+        flops_per_second=None if gflops is None else gflops * _GFLOPS,
+        pace=Pace(
+            None if up_mbps is None else up_mbps * _MBPS,
+            None if down_mbps is None else down_mbps * _MBPS,
+        ),
+        give_up_after=give_up_after,
+        stay=stay,
+    )
+    _work(setup, quiet)
+
+
+def _work(setup: DeviceSetup, quiet: bool) -> None:
+    from fedoptima.experiments.join import join
+    from fedoptima.experiments.simulated_run import Interrupted
+
+    level = logging.WARNING if quiet else logging.INFO
+    with said_on(stderr(), level), Interrupt(LOG.warning) as interrupted:
+        try:
+            LOG.info("%s is done: %s", setup.name, join(setup, stopped=interrupted))
+        except (Interrupted, KeyboardInterrupt) as stop:
+            LOG.warning("%s was stopped; start it again to take part again", setup.name)
+            raise typer.Exit(INTERRUPTED) from stop
+
+
+def _end_with_stdin() -> None:
+    """End when whoever started this process has: stdin is a pipe, and breaks then."""
+    while os.read(0, 1):  # not through Python's stdin: it must not be in use when Python ends
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE)
+    os._exit(INTERRUPTED)

@@ -1,0 +1,153 @@
+"""``fedoptima plan``: where the model is cut, what that costs, and what will be the limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from fedoptima.cli.console import plain_table, stdout
+from fedoptima.cli.errors import warn
+from fedoptima.cli.formatting import brief, mebibytes
+from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
+from fedoptima.cli.views.progress import view_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedoptima.experiments.setup import Experiment
+    from fedoptima.prediction.planning import Prediction, ServerMemory
+
+_GIGA = 1e9
+_INDENT = (0, 0, 0, 2)
+
+
+def plan(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)],
+    method: Method = None,
+    sets: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Show the split and the predicted throughput.
+
+    Also what each split would cost, the server's memory, and what will be the bottleneck.
+    """
+    changed = read_recipe(recipe, method=method, sets=sets)
+    from fedoptima.experiments.setup import prepare
+    from fedoptima.prediction.planning import predict
+
+    with naming(recipe), view_of(changed, quiet=as_json) as view:
+        experiment = prepare(changed, progress=view.reading)
+        prediction = predict(experiment)
+    if as_json:
+        typer.echo(prediction.to_json())
+        return
+    console = stdout()
+    title = f"{changed.name}: {changed.method.name}"
+    about = f" - {len(experiment.fleet.devices)} devices, batches of {changed.training.batch_size}"
+    console.print(Text.assemble((title, "bold"), about))
+    if prediction.candidates:
+        _show_split(console, experiment, prediction)
+    else:
+        _show_whole(console, experiment, prediction)
+    console.print(Padding(_figures(prediction), _INDENT, expand=False))
+    limit = f" {prediction.bottleneck} - {prediction.explanation}"
+    console.print(Text.assemble(("\nbottleneck:", "bold"), limit))
+    for warning in prediction.warnings:
+        warn(warning)
+
+
+def _show_split(console: Console, experiment: Experiment, prediction: Prediction) -> None:
+    chosen, names = prediction.plan, list(experiment.fleet.devices)
+    table = plain_table(
+        "  after", "GFLOP", "MiB", "train ms", "send ms", "paper ms", "measured", "slowest"
+    )
+    table.padding = (0, 1, 0, 0)  # devices have long names
+    table.columns[0].no_wrap = True
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    rows = zip(chosen.table, *prediction.candidates.values(), strict=True)
+    order = list(prediction.candidates)
+    for row, *either in rows:
+        by = dict(zip(order, either, strict=True))
+        table.add_row(
+            f"{'>' if row.split == chosen.split else ' '} {row.split} {row.name}",
+            brief(row.device_flops / _GIGA),
+            brief(row.activation_bytes / 2**20),
+            brief(row.train_seconds * 1000),
+            brief(row.transfer_seconds * 1000),
+            brief(by["paper"].bottleneck_seconds * 1000),
+            brief(by["measured"].bottleneck_seconds * 1000),
+            names[row.slowest],
+            style="bold" if row.split == chosen.split else "",
+        )
+    console.print()
+    console.print(Padding(table, _INDENT, expand=False))
+    console.print(
+        f"\n  One batch on the slowest device, its work as {chosen.objective!r} counts it;"
+        "\n  then the longer of train and send as either objective counts.\n"
+    )
+
+
+def _show_whole(console: Console, experiment: Experiment, prediction: Prediction) -> None:
+    console.print("\n  Nothing is split: every device trains the whole model.\n")
+    batch = experiment.recipe.training.batch_size
+    table = plain_table("block", "GFLOP forward", "GFLOP backward", "parameters")
+    blocks = prediction.plan.blocks
+    for block in blocks:
+        work = (block.forward_flops * batch, block.backward_flops * batch)
+        table.add_row(
+            block.name, *(brief(flops / _GIGA) for flops in work), f"{block.parameters:,}"
+        )
+    table.add_row(
+        "all, one batch",
+        brief(sum(block.forward_flops for block in blocks) * batch / _GIGA),
+        brief(sum(block.backward_flops for block in blocks) * batch / _GIGA),
+        f"{sum(block.parameters for block in blocks):,}",
+        style="bold",
+    )
+    console.print(Padding(table, _INDENT, expand=False))
+    console.print()
+
+
+def _figures(prediction: Prediction) -> Table:
+    table = plain_table("", "", left=2)
+    table.show_header = False
+    if prediction.memory is not None:
+        _add_split(table, prediction, prediction.memory)
+    slowest = max(prediction.devices.values(), key=lambda pace: pace.round)
+    fastest = min(prediction.devices.values(), key=lambda pace: pace.round)
+    table.add_row("iteration", f"{brief(fastest.iteration)} to {brief(slowest.iteration)} s")
+    table.add_row("round", f"{brief(fastest.round)} to {brief(slowest.round)} s")
+    table.add_row("devices", f"{brief(prediction.device_samples_per_second)} samples/s")
+    if prediction.server_capacity is not None:
+        _add_rates(table, prediction, prediction.server_capacity)
+    return table
+
+
+def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> None:
+    plan, extra = prediction.plan, prediction.plan.auxiliary_profile
+    name = plan.blocks[plan.split - 1].name
+    table.add_row("split", f"after {name}: {plan.split} of {len(plan.blocks)} blocks on the device")
+    if extra is not None:
+        table.add_row("auxiliary", f"{plan.auxiliary}, {extra.parameters:,} parameters")
+    else:
+        table.add_row("auxiliary", "none: devices wait for the server's gradients")
+    batches = len(prediction.devices) if memory.cap is None else memory.cap
+    symbol = "K" if memory.cap is None else "omega"
+    sizes = f"{mebibytes(memory.model)} + {batches} x {mebibytes(memory.activation)}"
+    table.add_row("server memory", f"{mebibytes(memory.shared)} = {sizes}")
+    table.add_row("", f"(model + {symbol} x activations, one model for all devices)")
+    table.add_row("", f"{mebibytes(memory.copies)} with a copy of the model for every device")
+
+
+def _add_rates(table: Table, prediction: Prediction, capacity: float) -> None:
+    table.add_row("activations", f"{brief(prediction.batches_per_second)} batches/s, the least of")
+    table.add_row("", f"{brief(prediction.offered)} that devices and uplinks can send")
+    step = f"a step takes {brief(prediction.server_step)} s"
+    table.add_row("", f"{brief(capacity)} that the server can train on ({step})")
+    if prediction.cap_limit is not None:
+        table.add_row("", f"{brief(prediction.cap_limit)} that omega / turnaround lets through")

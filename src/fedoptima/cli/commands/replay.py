@@ -1,0 +1,58 @@
+"""``fedoptima replay``: was a run what its recipe and this code make of it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedoptima.cli.console import stdout
+from fedoptima.cli.errors import FAILED
+from fedoptima.cli.views.record_progress import Counting
+
+if TYPE_CHECKING:
+    from fedoptima.verification.replay import Replay, Weights
+
+_DIGEST = 12  # characters; --json has all of them
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+    weights: Annotated[
+        bool,
+        typer.Option("--weights", help="Also execute all jobs again and compare the weights."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the outcome.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Feed a run's recorded events into fresh cores and compare what they do.
+
+    Ends with code 1 at the first difference. Works for simulated runs and for real ones.
+    """
+    from fedoptima.verification.replay import replay as replay_run
+
+    with Counting(quiet=quiet) as progress:
+        outcome = replay_run(run, weights=weights, progress=progress)
+    if as_json:
+        typer.echo(outcome.to_json())
+    else:
+        stdout().print(_said(outcome), soft_wrap=True)
+    if not outcome.identical:
+        raise typer.Exit(FAILED)
+
+
+def _said(outcome: Replay) -> str:
+    if outcome.difference is not None:
+        return f"different: {outcome.difference}"
+    said = f"identical: {outcome.records} records of {len(outcome.nodes)} nodes"
+    return said if outcome.weights is None else _with_weights(said, outcome.weights)
+
+
+def _with_weights(said: str, weights: Weights) -> str:
+    if weights.identical:
+        return f"{said}, weights {weights.executed[:_DIGEST]}"
+    if weights.problem:
+        return f"{said}\nbut its weights cannot be computed again: {weights.problem}"
+    recorded, executed = weights.recorded[:_DIGEST], weights.executed[:_DIGEST]
+    return f"{said}\ndifferent: weights {recorded} recorded, {executed} from the recorded jobs"

@@ -1,0 +1,64 @@
+"""``fedoptima report``: runs as one HTML file that can be opened anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from fedoptima.cli.console import stdout
+from fedoptima.cli.formatting import megabytes
+from fedoptima.cli.views.record_progress import Counting
+
+if TYPE_CHECKING:
+    from fedoptima.reporting.report import Report
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or of a comparison.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The file that is written.")
+    ] = Path("report.html"),
+    advice: Annotated[
+        bool,
+        typer.Option(
+            "--advice/--no-advice", help="Simulate the recipe with changes: what would help?"
+        ),
+    ] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what the report says as JSON.")
+    ] = False,
+) -> None:
+    """Make a report of one or several runs: where the time went, in figures and words.
+
+    One HTML file that needs no network. Works for simulated and real runs, also for those that
+    still go on.
+    """
+    from fedoptima.reporting.report import report as make_report
+
+    with Counting(quiet=quiet) as progress:
+        made = make_report(runs, out=out, advice=advice, progress=progress)
+    if as_json:
+        typer.echo(made.to_json())
+    else:
+        _show(made)
+
+
+def _show(made: Report) -> None:
+    from fedoptima.analysis.findings import compare
+
+    console = stdout()
+    said = {"": compare(made.views)} if len(made.views) > 1 else made.sentences
+    for sentences in said.values():
+        for sentence in sentences:
+            console.print(Text(sentence))
+    if made.advice is not None:
+        console.print()
+        for paragraph in made.advice.paragraphs():
+            console.print(Text(paragraph))
+    console.print(f"\n{made.path} ({megabytes(made.nbytes)})", soft_wrap=True)

@@ -1,0 +1,160 @@
+"""``fedoptima run``: a server and its devices on this machine, as real processes over TLS."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedoptima.cli.commands.dashboard import PagePort
+from fedoptima.cli.deploy_extra import deploy_extra
+from fedoptima.cli.errors import warn
+from fedoptima.cli.network_run import lead, show
+from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
+from fedoptima.cli.tracking_options import (
+    MetricsPort,
+    MLflowURI,
+    TensorBoardFolder,
+    TrackingOptions,
+)
+from fedoptima.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedoptima.config.schema import Recipe
+    from fedoptima.experiments.result import Result
+    from fedoptima.experiments.run_directory import RunDirectory
+
+
+def run(
+    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How many devices.  [default: the recipe's fleet]", min=1),
+    ] = None,
+    paced: Annotated[
+        bool,
+        typer.Option("--paced", help="Slow every device and link to what the fleet says it is."),
+    ] = False,
+    method: Method = None,
+    sets: Sets = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Use another seed.", min=0)
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="NAME", help="Where the server's maths runs: cpu, cuda, cuda:1."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="The run's folder, new or empty.  [default: a fresh runs/NAME-METHOD]",
+        ),
+    ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Go on with the run in this folder."),
+    ] = None,
+    dashboard: PagePort = None,
+    metrics_port: MetricsPort = None,
+    tensorboard: TensorBoardFolder = None,
+    mlflow: MLflowURI = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train over the network, all of it on this machine.
+
+    Starts a server and N device processes that talk to it over TLS, as they would from elsewhere,
+    and shows how all of them are doing. Ctrl-C stops a run at a point from which --resume goes on.
+
+    \b
+    For example:
+      fedoptima run recipes/demo_digits.toml --devices 4
+      fedoptima run recipes/demo_digits.toml --paced --method splitfed
+      fedoptima run --resume runs/demo_digits-fedoptima
+    """
+    with deploy_extra():
+        from fedoptima.experiments.local_fleet import crowding, threads_here, with_devices
+        from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
+        from fedoptima.experiments.server_setup import device_names
+    tracking = TrackingOptions(metrics_port, tensorboard, mlflow)
+    if resumed is not None:
+        asked = {"RECIPE": recipe, "--devices": devices, "--method": method, "--set": sets}
+        asked |= {"--seed": seed, "--device": device, "--out": out}
+        given = [option for option, value in asked.items() if value is not None]
+        if given:
+            raise ConfigError(
+                f"--resume goes on with a run as it was begun: leave out {', '.join(given)}, or "
+                "begin another run without --resume"
+            )
+        folder, resolved, _ = RunDirectory.open(resumed)
+        if folder.summary.exists():
+            raise ConfigError(f"{resumed}: this run is over; its result is in {folder.summary}")
+        result = _run(resolved, folder, tracking, dashboard, paced=paced, resume=True, quiet=quiet)
+        show(result, as_json=as_json)
+        return
+    if recipe is None:
+        raise ConfigError("no RECIPE; for example: fedoptima run recipes/demo_digits.toml")
+    read = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
+    with naming(recipe):
+        resolved = with_devices(read, devices)
+        count = len(device_names(resolved))
+        if warning := crowding(count):
+            warn(warning)
+        if resolved.threads is None:
+            resolved = resolved.model_copy(update={"threads": threads_here(count)})
+        path = out or fresh_directory(Path("runs"), f"{resolved.name}-{resolved.method.name}")
+        RunDirectory.check_free(path)  # before a certificate is made for every device
+        begun = RunDirectory(path)
+        result = _run(resolved, begun, tracking, dashboard, paced=paced, resume=False, quiet=quiet)
+    show(result, as_json=as_json)
+
+
+def _run(
+    recipe: Recipe,
+    folder: RunDirectory,
+    tracking: TrackingOptions,
+    page: int | None,
+    *,
+    paced: bool,
+    resume: bool,
+    quiet: bool,
+) -> Result:
+    from fedoptima.experiments.fork_server import Nursery
+    from fedoptima.experiments.local_fleet import LocalFleet
+    from fedoptima.experiments.server_setup import device_names
+    from fedoptima.runtime.address import Address
+    from fedoptima.runtime.security.certificates import make_authority, make_device
+    from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
+
+    again = ["fedoptima", "run", "--resume", str(folder.path), *(["--paced"] if paced else [])]
+    with Nursery() as nursery, tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
+        certs = Path(temporary)
+        own = make_authority(certs, ["127.0.0.1"], days=2)
+        ca = certs / "ca.pem"
+        pairs = {name: make_device(certs, name, days=2) for name in device_names(recipe)}
+        fleet = LocalFleet(
+            recipe,
+            paced,
+            states=folder.path / "states",
+            logs=folder.logs,
+            certificates={n: DeviceTLS(ca, pair.cert, pair.key) for n, pair in pairs.items()},
+            nursery=nursery,
+        )
+        return lead(
+            recipe,
+            folder,
+            again=again,
+            resume=resume,
+            quiet=quiet,
+            listen=Address("127.0.0.1", 0),
+            tls=ServerTLS(ca, own.cert, own.key),
+            tracking=tracking,
+            page=page,
+            beside=fleet,
+        )

@@ -1,0 +1,154 @@
+"""``fedoptima server``: lead a run over the network, or go on with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedoptima.cli.commands.dashboard import PagePort
+from fedoptima.cli.deploy_extra import deploy_extra
+from fedoptima.cli.errors import warn
+from fedoptima.cli.network_run import lead, show
+from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
+from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
+from fedoptima.cli.tracking_options import (
+    MetricsPort,
+    MLflowURI,
+    TensorBoardFolder,
+    TrackingOptions,
+)
+from fedoptima.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedoptima.config.schema import Recipe
+    from fedoptima.experiments.run_directory import RunDirectory
+    from fedoptima.runtime.address import Address
+    from fedoptima.runtime.security.tls import ServerTLS
+
+
+def server(
+    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where devices connect; 0.0.0.0: anywhere.")
+    ] = "127.0.0.1:50051",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The run's folder.  [default: a fresh runs/NAME-METHOD]"),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the run in --run-dir; if none is there, begin it."
+        ),
+    ] = False,
+    devices: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Begin when N devices have come.  [deploy.devices]", min=1),
+    ] = None,
+    ca: Authority = None,
+    cert: Certificate = None,
+    key: Key = None,
+    insecure: Insecure = False,
+    method: Method = None,
+    sets: Sets = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Use another seed.", min=0)
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
+    ] = None,
+    dashboard: PagePort = None,
+    metrics_port: MetricsPort = None,
+    tensorboard: TensorBoardFolder = None,
+    mlflow: MLflowURI = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Lead a run over the network.
+
+    Waits for devices, splits the model for them, trains, and saves checkpoints on the way. Ctrl-C
+    tells the devices and stops at a point from which --resume goes on; a kill loses at most the
+    work since the last checkpoint, and the devices come back by themselves.
+
+    Off this machine devices need certificates: 'fedoptima certs' makes them.
+
+    \b
+    For example:
+      fedoptima server recipes/demo_digits.toml --devices 2
+      fedoptima server recipe.toml --listen 0.0.0.0:50051 --run-dir runs/mine --resume \\
+        --tls-ca certs/ca.pem --tls-cert certs/server.pem --tls-key certs/server-key.pem
+    """
+    with deploy_extra():
+        from fedoptima.runtime.address import parse_address
+        from fedoptima.runtime.security.tls import ServerTLS, choose_security
+    address = parse_address(listen, option="--listen", any_port=True)
+    tls = choose_security(address, ServerTLS.of(ca, cert, key), insecure=insecure)
+    for warning in tls.check(address) if tls is not None else []:
+        warn(warning)
+    sets = list(sets or [])
+    if devices is not None:
+        sets.append(f"deploy.devices={devices}")
+    wanted = None
+    if recipe is not None:
+        wanted = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
+    folder, resolved, resume = _folder(wanted, run_dir, resume)
+    with naming(recipe or folder.config):
+        result = lead(
+            resolved,
+            folder,
+            again=_again(folder.path, address, tls, insecure),
+            resume=resume,
+            quiet=quiet,
+            listen=address,
+            tls=tls,
+            tracking=TrackingOptions(metrics_port, tensorboard, mlflow),
+            page=dashboard,
+        )
+    show(result, as_json=as_json)
+
+
+def _folder(
+    recipe: Recipe | None, path: Path | None, resume: bool
+) -> tuple[RunDirectory, Recipe, bool]:
+    """The run's folder and recipe, and whether there is something to go on with."""
+    from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
+
+    if resume and path is None:
+        raise ConfigError("--resume needs --run-dir: which run is to be gone on with?")
+    if resume and path is not None and (path / "config.json").is_file():
+        directory, kept, _ = RunDirectory.open(path)
+        if directory.summary.exists():
+            raise ConfigError(f"{path}: this run is over; its result is in {directory.summary}")
+        changed = recipe is not None and not _same(recipe, kept)
+        if changed:
+            raise ConfigError(
+                f"{path}: was begun with another recipe; leave RECIPE and its options out to go on "
+                "with it, or choose another --run-dir"
+            )
+        return directory, kept, True
+    if recipe is None:
+        raise ConfigError("no RECIPE; for example: fedoptima server recipes/demo_digits.toml")
+    if path is not None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(
+            f"--run-dir {path}: exists already; choose another, or go on with what it holds by "
+            "adding --resume"
+        )
+    if path is None:
+        path = fresh_directory(Path("runs"), f"{recipe.name}-{recipe.method.name}")
+    return RunDirectory(path), recipe, False
+
+
+def _same(recipe: Recipe, kept: Recipe) -> bool:
+    """Threads that the recipe leaves open were settled when the run began."""
+    threads = recipe.threads or kept.threads
+    return recipe.model_copy(update={"threads": threads}) == kept
+
+
+def _again(folder: Path, listen: Address, tls: ServerTLS | None, insecure: bool) -> list[str]:
+    command = ["fedoptima", "server", "--resume", "--run-dir", str(folder), "--listen", str(listen)]
+    if tls is not None:
+        command += ["--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert), "--tls-key", str(tls.key)]
+    return [*command, *(["--insecure"] if insecure else [])]

@@ -1,0 +1,154 @@
+"""``fedoptima simulate``: train on a virtual clock, or go on with a run."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedoptima.cli.console import stderr
+from fedoptima.cli.errors import INTERRUPTED
+from fedoptima.cli.interrupt import Interrupt
+from fedoptima.cli.logs import said_on
+from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
+from fedoptima.cli.tracking_options import (
+    MetricsPort,
+    MLflowURI,
+    RunTracking,
+    TensorBoardFolder,
+    TrackingOptions,
+)
+from fedoptima.cli.views.outcome import show_result
+from fedoptima.cli.views.progress import view_of
+from fedoptima.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedoptima.config.schema import Recipe
+    from fedoptima.experiments.result import Result
+
+
+def simulate(
+    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)] = None,
+    method: Method = None,
+    sets: Sets = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Use another seed.", min=0)
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="The run's folder, new or empty.  [default: a fresh runs/NAME-METHOD-seedN]",
+        ),
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Only the timing, without tensors: for any fleet size.")
+    ] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Go on with the run in this folder."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Wall time between checkpoints.", min=0)
+    ] = 60.0,
+    metrics_port: MetricsPort = None,
+    tensorboard: TensorBoardFolder = None,
+    mlflow: MLflowURI = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train on a virtual clock.
+
+    Ctrl-C stops a run at a point from which --resume goes on.
+    """
+    tracking = TrackingOptions(metrics_port, tensorboard, mlflow)
+    if run is not None:
+        asked = {"RECIPE": recipe, "--method": method, "--set": sets, "--seed": seed}
+        asked |= {"--device": device, "--out": out, "--dry": dry or None}
+        _refuse([name for name, value in asked.items() if value is not None])
+        result = _resume(run, checkpoint_every, tracking, quiet)
+    elif recipe is not None:
+        changed = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
+        with naming(recipe):
+            result = _begin(changed, out, dry, checkpoint_every, tracking, quiet)
+    else:
+        raise ConfigError("no RECIPE; for example: fedoptima simulate recipes/demo_digits.toml")
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        show_result(result)
+
+
+def _refuse(options: list[str]) -> None:
+    if options:
+        raise ConfigError(
+            f"--resume goes on with a run as it was begun: leave out {', '.join(options)}, "
+            "or begin another run without --resume"
+        )
+
+
+def _begin(
+    recipe: Recipe,
+    out: Path | None,
+    dry: bool,
+    checkpoint_every: float,
+    tracking: TrackingOptions,
+    quiet: bool,
+) -> Result:
+    from fedoptima.experiments.run_directory import fresh_directory
+    from fedoptima.experiments.simulation import simulate as begin_run
+
+    name = f"{recipe.name}-{recipe.method.name}-seed{recipe.seed}"
+    folder = out or fresh_directory(Path("runs"), name)
+    begin = partial(begin_run, recipe, out=folder, dry=dry, checkpoint_every=checkpoint_every)
+    tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=False)
+    return _watched(begin, recipe, folder, tracked, quiet)
+
+
+def _resume(
+    folder: Path, checkpoint_every: float, tracking: TrackingOptions, quiet: bool
+) -> Result:
+    from fedoptima.experiments.run_directory import RunDirectory
+    from fedoptima.experiments.simulation import resume as resume_run
+
+    _, recipe, _ = RunDirectory.open(folder)
+    go_on = partial(resume_run, folder, checkpoint_every=checkpoint_every)
+    tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=True)
+    return _watched(go_on, recipe, folder, tracked, quiet)
+
+
+def _watched(
+    run: Callable[..., Result],
+    recipe: Recipe,
+    folder: Path,
+    tracking: Callable[..., RunTracking],
+    quiet: bool,
+) -> Result:
+    from fedoptima.experiments.simulated_run import Interrupted
+
+    try:
+        with (
+            Interrupt() as interrupted,
+            said_on(stderr(), logging.WARNING),
+            tracking(quiet=quiet) as tracked,
+            view_of(recipe, quiet=quiet, folder=folder) as view,
+        ):
+            observer = tracked.simulation_beside(view.training)
+            result = run(observer=observer, progress=view.reading, interrupted=interrupted)
+            tracked.finish(result)
+            return result
+    except (Interrupted, KeyboardInterrupt) as stop:
+        begun = (folder / "config.json").exists()
+        again = f"; go on with: fedoptima simulate --resume {shlex.quote(str(folder))}"
+        stderr().print(f"stopped{again if begun else ''}", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from stop

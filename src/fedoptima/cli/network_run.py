@@ -1,0 +1,99 @@
+"""What `fedoptima server` and `fedoptima run` share: a run led from this process, and watched."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import typer
+
+from fedoptima.cli.commands.dashboard import page_beside
+from fedoptima.cli.console import stderr
+from fedoptima.cli.errors import INTERRUPTED
+from fedoptima.cli.interrupt import Interrupt
+from fedoptima.cli.logs import kept_in, said_on
+from fedoptima.cli.tracking_options import TrackingOptions
+from fedoptima.cli.views.fleet_view import fleet_view
+from fedoptima.cli.views.outcome import show_result
+from fedoptima.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedoptima.config.schema import Recipe
+    from fedoptima.experiments.result import Result
+    from fedoptima.experiments.run_directory import RunDirectory
+    from fedoptima.experiments.serve import Beside
+    from fedoptima.runtime.address import Address
+    from fedoptima.runtime.security.tls import ServerTLS
+
+LOG = logging.getLogger("fedoptima.server")
+
+
+def lead(
+    recipe: Recipe,
+    directory: RunDirectory,
+    *,
+    again: list[str],
+    resume: bool,
+    quiet: bool,
+    listen: Address,
+    tls: ServerTLS | None,
+    tracking: TrackingOptions,
+    page: int | None,
+    beside: Beside | None = None,
+) -> Result:
+    """``again``: the command that goes on with this run. ``page``: the port of its dashboard.
+
+    ``beside``: see `Company`.
+    """
+    from fedoptima.experiments.run_directory import RunDirectory
+    from fedoptima.experiments.serve import Company, serve
+    from fedoptima.experiments.server_setup import prepare_server
+    from fedoptima.experiments.simulated_run import Interrupted
+    from fedoptima.runtime.security.handshake_log import refusals_logged
+
+    console, begun = stderr(), False
+
+    def ready(address: Address) -> None:
+        nonlocal begun
+        begun = True
+        view.ready(address)
+
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(said_on(console, logging.ERROR if quiet else logging.INFO))
+            # Before the view: a live table takes stderr as it finds it.
+            stack.enter_context(refusals_logged())
+            interrupted = stack.enter_context(Interrupt(LOG.warning))
+            tracked = stack.enter_context(
+                tracking.open(recipe, directory.path, clock="real", resumed=resume, quiet=quiet)
+            )
+            shown_at = stack.enter_context(page_beside(directory.path, page))
+            if shown_at is not None and not quiet:
+                console.print(f"dashboard on {shown_at}", soft_wrap=True)
+            view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
+            setup = prepare_server(recipe, progress=view.reading)
+            if not resume:
+                directory = RunDirectory.create(directory.path, setup.recipe, dry=False)
+            stack.enter_context(kept_in(directory.logs / "server.log"))
+            observe = tracked.server_beside(None if quiet else view.observe)
+            company = Company(ready, observe, interrupted, beside)
+            result = serve(setup, directory, listen=listen, tls=tls, resume=resume, company=company)
+            tracked.finish(result)
+            return result
+    except ConfigError:
+        if not (begun or resume):
+            directory.discard()
+        raise
+    except (Interrupted, KeyboardInterrupt) as stop:
+        way_on = f"; go on with: {shlex.join(again)}" if directory.config.exists() else ""
+        console.print(f"stopped{way_on}", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from stop
+
+
+def show(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        show_result(result, time="time")

@@ -1,0 +1,123 @@
+"""What is seen of many runs side by side: a bar for each on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedoptima.cli.console import stderr
+from fedoptima.cli.formatting import duration, percent
+
+if TYPE_CHECKING:
+    from fedoptima.comparison.process_pool import RunState
+
+_BAR = 20  # columns
+_REFRESH = 0.25  # seconds between two pictures
+_SILENCE = 10.0  # seconds at most between two lines about a run that goes on
+_STYLES = {"done": "green", "failed": "red", "stopped": "yellow", "waiting": "dim"}
+
+
+class PoolView(Protocol):
+    def __enter__(self) -> PoolView: ...
+    def __exit__(self, *error: object) -> None: ...
+    def show(self, states: Sequence[RunState]) -> None: ...
+
+
+def pool_view(*, quiet: bool) -> PoolView:
+    if quiet:
+        return Silent()
+    console = stderr()
+    live = console.is_terminal and not console.is_dumb_terminal
+    return Bars() if live else Lines()
+
+
+class Silent:
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def show(self, states: Sequence[RunState]) -> None:
+        pass
+
+
+class Lines(Silent):
+    """A line when a run begins and when it ends, and now and then while it goes on."""
+
+    def __init__(self) -> None:
+        self._phases: dict[str, str] = {}
+        self._said: dict[str, float] = {}
+
+    def show(self, states: Sequence[RunState]) -> None:
+        for state in states:
+            name, now = _name(state), time.monotonic()
+            before = self._phases.get(name, "waiting")
+            turned = state.phase != before and (state.over or state.phase == "starting")
+            silent = now - self._said.get(name, now) >= _SILENCE and not state.over
+            self._phases[name] = state.phase
+            if turned or silent:
+                self._said[name] = now
+                console = stderr()
+                console.print(f"{name}: {_progress(state)}", soft_wrap=True)
+                console.file.flush()
+
+
+class Bars(Silent):
+    def __init__(self) -> None:
+        self._console = stderr()
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._last = 0.0
+
+    def __enter__(self) -> Bars:
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def show(self, states: Sequence[RunState]) -> None:
+        now = time.monotonic()
+        if now - self._last >= _REFRESH or all(state.over for state in states):
+            self._last = now
+            self._live.update(picture(states, self._console.height), refresh=True)
+
+
+def picture(states: Sequence[RunState], height: int) -> RenderableType:
+    """A bar a run; where they are too many for the screen, only those that go on."""
+    over = sum(state.over for state in states)
+    grid = Table.grid(padding=(0, 1))
+    shown = states
+    if len(states) >= height:
+        shown = [state for state in states if not state.over and state.phase != "waiting"]
+    for state in shown[: max(1, height - 2)]:
+        style = _STYLES.get(state.phase, "")
+        pulse = state.share is None and not state.over and state.phase != "waiting"
+        bar = ProgressBar(total=1.0, completed=state.share or 0.0, width=_BAR, pulse=pulse)
+        grid.add_row(_name(state), bar, Text(_progress(state, brief=True), style=style))
+    grid.add_row(Text(f"{over} of {len(states)} runs", style="bold"))
+    return grid
+
+
+def _name(state: RunState) -> str:
+    return f"{state.method} (seed {state.seed})"
+
+
+def _progress(state: RunState, *, brief: bool = False) -> str:
+    """Brief: what fits beside a bar."""
+    if state.phase == "failed":
+        return "failed" if brief else f"failed: {state.error}"
+    if not state.epochs:
+        return state.phase
+    figures = [f"{state.epochs:.1f} epochs", duration(state.seconds)]
+    if state.accuracy is not None:
+        figures.append(percent(state.accuracy))
+    ended = f"{state.phase}: " if state.over and not brief else ""
+    return ended + ", ".join(figures)

@@ -1,0 +1,121 @@
+"""What is seen while a run over the network goes on: a table of all nodes, or lines off a terminal.
+
+All of it goes to stderr. Log lines on the same console come above the table, not through it.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+
+from fedoptima.cli.logs import Complaints, attached
+from fedoptima.cli.views.fleet_state import FleetState
+from fedoptima.cli.views.fleet_table import picture
+from fedoptima.cli.views.progress import REFRESH, Cadence, bar, shows_live, title
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedoptima.config.schema import Recipe
+    from fedoptima.experiments.serve import ServerWatch
+    from fedoptima.runtime.address import Address
+
+
+def fleet_view(console: Console, recipe: Recipe, folder: Path, *, quiet: bool) -> FleetView:
+    name = f"{title(recipe)}, in {folder}"
+    if quiet:
+        return FleetView(console)
+    if shows_live(console):
+        return FleetTable(console, name)
+    return FleetLines(console, name)
+
+
+class FleetView:
+    """Shows nothing."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._complaints = Complaints()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> FleetView:
+        self._stack.enter_context(attached(self._complaints))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """While data is read."""
+
+    def ready(self, address: Address) -> None:
+        """Devices can come."""
+
+    def observe(self, watch: ServerWatch) -> None:
+        """A few times a second."""
+
+
+class FleetLines(FleetView):
+    def __init__(self, console: Console, title: str) -> None:
+        super().__init__(console)
+        self._title = title
+        self._cadence = Cadence()
+        self._read = ""
+
+    def __enter__(self) -> FleetLines:
+        super().__enter__()
+        self._print(self._title)
+        return self
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        if what != self._read:
+            self._read = what
+            self._print(f"reading {what}")
+
+    def observe(self, watch: ServerWatch) -> None:
+        fleet = watch.live.fleet
+        news = (len(fleet.accuracies), fleet.planning, len(watch.node.machine.members))
+        if self._cadence.due(news):
+            self._print(FleetState.of(watch, self._complaints.fresh()).line())
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True)
+        self._console.file.flush()
+
+
+class FleetTable(FleetView):
+    def __init__(self, console: Console, title: str) -> None:
+        super().__init__(console)
+        self._title = title
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._last = 0.0
+
+    def __enter__(self) -> FleetTable:
+        super().__enter__()
+        self._stack.enter_context(self._live)
+        return self
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        if self._is_time() or done == total:
+            share = done / total if total else None
+            self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"), refresh=True)
+
+    def ready(self, address: Address) -> None:
+        self._title += f", on {address}"
+
+    def observe(self, watch: ServerWatch) -> None:
+        if self._is_time():
+            state = FleetState.of(watch, self._complaints.fresh())
+            height = self._console.height
+            self._live.update(picture(self._title, state, height=height), refresh=True)
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < REFRESH:
+            return False
+        self._last = now
+        return True

@@ -1,0 +1,87 @@
+"""A result as tables: what came out, and how every node spent its time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.text import Text
+
+from fedoptima.cli.console import plain_table, stdout
+from fedoptima.cli.formatting import accuracies, brief, duration, megabytes, percent
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedoptima.analysis.usage import Usage
+    from fedoptima.experiments.result import Result
+
+_MOST_DEVICES = 16  # shown one by one
+_DIGEST = 12  # characters; summary.json has all of them
+
+
+def show_result(result: Result, *, time: str = "virtual time") -> None:
+    """``time``: what the run's clock showed."""
+    console = stdout()
+    title = f"{result.name}: {result.method}, seed {result.seed}"
+    console.print(Text.assemble((title, "bold"), f" - {result.reason}"))
+    for table in (_figures(result, time), _times(result)):
+        console.print()
+        console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    if result.directory is not None:
+        console.print(f"\nresults in {result.directory}", soft_wrap=True)
+
+
+def _figures(result: Result, time: str) -> Table:
+    table = plain_table("", "", left=2)
+    table.show_header = False
+    seconds = result.seconds or 1.0
+    throughput = f"{brief(result.device_samples / seconds)} samples/s on the devices"
+    if result.server_samples:
+        throughput += f", {brief(result.server_samples / seconds)} on the server"
+    if result.accuracy is not None:
+        table.add_row("accuracy", accuracies(result.accuracy, result.best_accuracy))
+    table.add_row(time, duration(result.seconds))
+    table.add_row(
+        "epochs", f"{result.epochs:.1f} ({result.rounds} rounds, {result.versions} merges)"
+    )
+    busy = f"server {percent(result.server_utilisation)}"
+    table.add_row("busy", f"{busy}, devices {percent(result.device_utilisation)}")
+    table.add_row("throughput", throughput)
+    table.add_row(
+        "traffic", f"{megabytes(result.bytes_up)} up, {megabytes(result.bytes_down)} down"
+    )
+    if result.refused:
+        table.add_row("refused", f"{result.refused} updates that came too late to be merged")
+    if result.late_batches:
+        table.add_row("late", f"{result.late_batches} activation batches, credit expired")
+    weights = f", weights {result.weights_digest[:_DIGEST]}" if result.weights else ""
+    table.add_row("digests", f"trace {result.trace_digest[:_DIGEST]}{weights}")
+    return table
+
+
+def _times(result: Result) -> Table:
+    from fedoptima.core.types import SERVER
+
+    devices = {node: use for node, use in result.usage.items() if node != SERVER}
+    idlest = sorted(devices, key=lambda node: devices[node].utilisation)[:_MOST_DEVICES]
+    shown = devices if len(devices) <= _MOST_DEVICES else {node: devices[node] for node in idlest}
+    epochs = result.epochs or 1.0
+
+    def row(name: str, uses: list[Usage]) -> None:
+        """The mean of some nodes: seconds an epoch, and the share of their time."""
+        count, span = len(uses), sum(use.span for use in uses) or 1.0
+        cells = []
+        for idle in (sum(u.idle_1 for u in uses), sum(u.idle_2 for u in uses)):
+            cells += [f"{idle / count / epochs:.2f}", percent(idle / span)]
+        table.add_row(name, percent(sum(use.busy for use in uses) / span), *cells)
+
+    table = plain_table("", "busy", "idle I, s/epoch", "", "idle II, s/epoch", "")
+    row(SERVER, [result.usage[SERVER]])
+    for node, use in shown.items():
+        row(node, [use])
+    if len(shown) < len(devices):
+        table.add_row(f"({len(devices) - len(shown)} busier ones)")
+    if len(devices) > 1:
+        row(f"mean of {len(devices)} devices", list(devices.values()))
+    return table

@@ -1,0 +1,242 @@
+"""What is seen while a run goes on: a live display on a terminal, now and then a line elsewhere.
+
+All of it goes to stderr. A view takes the two callbacks of `fedoptima.simulate`: ``reading``
+while data is read, ``training`` while the run goes on. `fleet_view` builds on the same parts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedoptima.cli.console import stderr
+from fedoptima.cli.formatting import accuracies, brief, duration, percent
+
+if TYPE_CHECKING:
+    from fedoptima.analysis.usage import Usage
+    from fedoptima.config.schema import Recipe
+    from fedoptima.core.progress import Progress
+    from fedoptima.core.types import NodeId
+    from fedoptima.experiments.simulated_run import Watch
+
+_BAR = 30  # columns
+REFRESH = 0.25  # seconds between two pictures of the live display
+_LINE = 1.0  # seconds at least between two lines...
+_SILENCE = 10.0  # ...and at most, evaluation or not
+
+
+class View(Protocol):
+    def __enter__(self) -> View: ...
+    def __exit__(self, *error: object) -> None: ...
+    def reading(self, what: str, done: int, total: int) -> None: ...
+    def training(self, watch: Watch) -> None: ...
+
+
+def view_of(recipe: Recipe, *, quiet: bool, folder: Path | None = None) -> View:
+    """With a folder it is named first: a run that is killed can be found and gone on with."""
+    if quiet:
+        return Silent()
+    console = stderr()
+    if folder is not None:
+        console.print(f"{title(recipe)}, in {folder}", soft_wrap=True)
+    return LiveView(recipe) if shows_live(console) else LineView(recipe)
+
+
+def title(recipe: Recipe) -> str:
+    return f"{recipe.name}: {recipe.method.name}, seed {recipe.seed}"
+
+
+def shows_live(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+class Silent:
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        pass
+
+    def training(self, watch: Watch) -> None:
+        pass
+
+
+class LineView(Silent):
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._cadence = Cadence()
+        self._read = ""
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        if what != self._read:
+            self._read = what
+            self._print(f"reading {what}")
+
+    def training(self, watch: Watch) -> None:
+        if self._cadence.due(len(watch.course.points)):
+            self._print(_state_of(watch, self._recipe).line())
+
+    def _print(self, line: str) -> None:
+        console = stderr()
+        console.print(line, soft_wrap=True)
+        console.file.flush()
+
+
+class Cadence:
+    """When to print a line: after an evaluation, and never too often or too seldom."""
+
+    def __init__(self) -> None:
+        self._news: object = 0
+        self._last = time.monotonic()
+
+    def due(self, news: object) -> bool:
+        """``news`` is another than before when there is something to tell."""
+        since = time.monotonic() - self._last
+        if since < _LINE or (news == self._news and since < _SILENCE):
+            return False
+        self._last, self._news = time.monotonic(), news
+        return True
+
+
+class LiveView(Silent):
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._speed = _Speed()
+        self._live = Live(console=stderr(), auto_refresh=False, transient=True)
+        self._stack = ExitStack()
+        self._last = 0.0
+
+    def __enter__(self) -> LiveView:
+        self._stack.enter_context(self._live)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        if self._is_time() or done == total:
+            share = done / total if total else None
+            self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"))
+            self._live.refresh()
+
+    def training(self, watch: Watch) -> None:
+        if self._is_time():
+            speed = self._speed.of(watch.simulation.events)
+            self._live.update(_picture(_state_of(watch, self._recipe), speed))
+            self._live.refresh()
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < REFRESH:
+            return False
+        self._last = now
+        return True
+
+
+def _picture(state: State, events_per_second: float) -> RenderableType:
+    return Group(
+        bar("training", state.share, state.done),
+        Text(f"virtual time {duration(state.seconds)}   {state.accuracy_text}"),
+        Text(f"{state.busy_text}   {brief(events_per_second)} events/s", style="dim"),
+    )
+
+
+def bar(what: str, share: float | None, done: str) -> RenderableType:
+    """Without a share the bar only shows that something moves."""
+    row = Table.grid(padding=(0, 1))
+    length = ProgressBar(total=1.0, completed=share or 0.0, width=_BAR, pulse=share is None)
+    row.add_row(what, length, done)
+    return row
+
+
+class _Speed:
+    """Events per second since the first look; a resumed run has had some before."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, int] | None = None
+
+    def of(self, events: int) -> float:
+        now = time.monotonic()
+        if self._began is None:
+            self._began = (now, events)
+        seconds, before = now - self._began[0], self._began[1]
+        return (events - before) / seconds if seconds else 0.0
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a run is, in the figures that are shown."""
+
+    seconds: float
+    done: str
+    share: float | None  # of the budget; None: only accuracy ends this run
+    accuracy: float | None
+    best: float | None
+    server: float | None  # busy, as a share of its time; None: it has had none yet
+    devices: float | None
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        progress: Progress,
+        *,
+        now: float,
+        began: float,
+        measured: Sequence[float],
+        usage: Mapping[NodeId, Usage],
+    ) -> State:
+        """``measured``: the accuracies so far."""
+        from fedoptima.core.types import SERVER
+
+        stop = recipe.stop
+        budgeted = stop.epochs or stop.rounds or stop.hours
+        done = f"{progress.epochs:.1f}{f' of {stop.epochs:g}' if stop.epochs else ''} epochs"
+        if stop.rounds:
+            done += f", {progress.rounds} of {stop.rounds} rounds"
+        busy = {node: use.utilisation for node, use in usage.items() if use.span}
+        server = busy.pop(SERVER, None)
+        return cls(
+            seconds=max(0.0, now - began),
+            done=done,
+            share=progress.share(now) if budgeted else None,
+            accuracy=measured[-1] if measured else None,
+            best=max(measured, default=None),
+            server=server,
+            devices=sum(busy.values()) / len(busy) if busy else None,
+        )
+
+    @property
+    def accuracy_text(self) -> str:
+        return f"accuracy {accuracies(self.accuracy, self.best)}"
+
+    @property
+    def busy_text(self) -> str:
+        return f"busy: server {percent(self.server)}, devices {percent(self.devices)}"
+
+    def line(self) -> str:
+        return f"{duration(self.seconds)}, {self.done}, {self.accuracy_text}, {self.busy_text}"
+
+
+def _state_of(watch: Watch, recipe: Recipe) -> State:
+    return State.of(
+        recipe,
+        watch.simulation.server.machine.progress,
+        now=watch.simulation.now,
+        began=watch.course.began,
+        measured=[p.accuracy for p in watch.course.points if p.accuracy is not None],
+        usage=watch.usage.usage(),
+    )

@@ -1,0 +1,1 @@
+"""Several methods on the same footing: runs side by side, one table."""

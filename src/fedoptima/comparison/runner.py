@@ -1,0 +1,191 @@
+"""Methods x seeds on one recipe. A comparison's folder holds an ordinary run folder for each run.
+
+METHOD-seedN/         a run
+comparison.json       what is compared; at the end with all figures
+comparison.md         the table
+curves.csv            one line an evaluation of each run
+
+All runs share what the recipe and the seed fix: initial weights, partition, augmentation, schedule,
+fleet, and the split of those methods that split.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fedoptima.comparison.process_pool import Order, PoolObserver, RunState, run_all
+from fedoptima.comparison.result import Comparison, Run, read_run
+from fedoptima.comparison.spec import About, cores, describe, recipe_of
+from fedoptima.config.load import load_recipe
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.simulated_run import Interrupted
+
+
+def compare(
+    recipe: Recipe | str | Path,
+    *,
+    methods: str | Sequence[str] = "all",
+    seeds: int | Sequence[int] | None = None,
+    options: Mapping[str, object] | None = None,
+    jobs: int | None = None,
+    target: float | None = None,
+    device: str | None = None,
+    dry: bool = False,
+    out: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    command: str | None = None,
+    observer: PoolObserver = lambda _: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Comparison:
+    """Train with several methods on the same recipe and set their figures side by side.
+
+    ``seeds``: how many, counted up from the recipe's, or which. ``options`` go to those methods
+    that have them; the recipe's own ``[method]`` options only to the method it names. ``jobs``
+    processes run at a time (default: one a core), each with one thread unless the recipe says
+    otherwise, so that results do not depend on it. ``target``: the accuracy whose time is taken;
+    by default 99 % of FedOptima's best. A run that fails is reported and the others go on.
+
+    Processes are spawned: a script calls this under ``if __name__ == "__main__":``. With ``out``
+    every run leaves its folder there, and `resume_comparison` goes on after a kill.
+    """
+    base = recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe))
+    if device is not None:
+        base = base.model_copy(update={"device": device})
+    about = describe(
+        base,
+        methods=methods,
+        seeds=seeds,
+        options=options or {},
+        dry=dry,
+        target=target,
+        command=command,
+    )
+    workers = _workers(about.recipe, jobs)
+    with _folder(out) as folder:
+        _write(folder / "comparison.json", json.dumps({"about": about.to_json()}, indent=1))
+        comparison = _carry_out(about, folder, workers, checkpoint_every, observer, interrupted)
+    return comparison if out is not None else replace(comparison, directory=None)
+
+
+def resume_comparison(
+    directory: str | Path,
+    *,
+    jobs: int | None = None,
+    checkpoint_every: float = 60.0,
+    observer: PoolObserver = lambda _: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Comparison:
+    """Keep the runs that are over, go on with those that are not, begin those that are missing."""
+    about = read_about(directory)
+    workers = _workers(about.recipe, jobs)
+    return _carry_out(about, Path(directory), workers, checkpoint_every, observer, interrupted)
+
+
+def read_about(directory: str | Path) -> About:
+    path = Path(directory) / "comparison.json"
+    if not path.is_file():
+        raise ConfigError(f"{directory}: no comparison is here (there is no {path.name})")
+    try:
+        return About.from_json(json.loads(path.read_text())["about"], str(path))
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{path}: damaged ({error}); start the comparison anew") from error
+
+
+# ---- the runs --------------------------------------------------------------------------------
+
+
+def _carry_out(
+    about: About,
+    folder: Path,
+    workers: int,
+    checkpoint_every: float,
+    observer: PoolObserver,
+    interrupted: Callable[[], bool],
+) -> Comparison:
+    # Seed by seed: a comparison that is stopped early has compared something.
+    pairs = [(method, seed) for seed in about.seeds for method in about.methods]
+    orders = {
+        (method, seed): Order(
+            recipe_of(about, method, seed),
+            folder / f"{method}-seed{seed}",
+            about.dry,
+            checkpoint_every,
+        )
+        for method, seed in pairs
+    }
+    finished = {pair for pair in pairs if RunDirectory(orders[pair].directory).summary.exists()}
+    kept = [RunState(*pair, phase="done", share=1.0) for pair in pairs if pair in finished]
+    states = run_all(
+        [order for pair, order in orders.items() if pair not in finished],
+        jobs=workers,
+        observer=lambda states: observer((*kept, *states)),
+        interrupted=interrupted,
+    )
+    if any(state.phase in ("stopped", "waiting") for state in states):
+        raise Interrupted(f"the comparison in {folder} was stopped")
+    errors = {(state.method, state.seed): state.error for state in states}
+    by_method = sorted(pairs, key=lambda pair: about.methods.index(pair[0]))
+    runs = [_read(pair, orders[pair].directory, errors.get(pair)) for pair in by_method]
+    comparison = Comparison(about, tuple(runs), folder)
+    _write_result(comparison, folder)
+    return comparison
+
+
+def _read(pair: tuple[str, int], directory: Path, error: str | None) -> Run:
+    if error is not None:
+        return Run(*pair, error=error)
+    return read_run(*pair, json.loads(RunDirectory(directory).summary.read_text()))
+
+
+def _write_result(comparison: Comparison, folder: Path) -> None:
+    with (folder / "curves.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("method", "seed", "seconds", "epochs", "accuracy"))
+        for run in comparison.runs:
+            for at in run.curve:
+                writer.writerow((run.method, run.seed, at.seconds, at.epochs, at.accuracy))
+    _write(folder / "comparison.md", comparison.to_markdown())
+    _write(folder / "comparison.json", comparison.to_json())
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: a comparison is gone on with by what stands there."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.rename(path)
+
+
+@contextmanager
+def _folder(out: str | Path | None) -> Iterator[Path]:
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
+            yield Path(temporary)
+        return
+    path = Path(out)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(
+            f"{path}: exists already; choose another --out, or go on with --resume {path}"
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be made ({error.strerror}); choose another --out"
+        ) from error
+    yield path
+
+
+def _workers(recipe: Recipe, jobs: int | None) -> int:
+    if jobs is None:
+        return max(1, cores() // (recipe.threads or 1))
+    if jobs < 1:
+        raise ConfigError(f"jobs = {jobs}: must be at least 1")
+    return jobs

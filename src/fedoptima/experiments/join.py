@@ -1,0 +1,169 @@
+"""A device of a run over the network: what it builds from the server's recipe and its own data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.core.types import NodeId
+from fedoptima.data.dataset import Dataset
+from fedoptima.data.layouts import quiet
+from fedoptima.data.registry import load_dataset
+from fedoptima.engine.determinism import deterministic
+from fedoptima.experiments.server_setup import device_names, expected_devices
+from fedoptima.experiments.setup import (
+    Given,
+    build_method,
+    build_task,
+    compute_device,
+    device_engine,
+    share_out,
+    validation_of,
+)
+from fedoptima.experiments.simulated_run import Interrupted
+from fedoptima.runtime.address import Address
+from fedoptima.runtime.device.client import Device, Pace, Workplace
+from fedoptima.runtime.device.paced_engine import PacedEngine
+from fedoptima.runtime.device.state import StateFile
+from fedoptima.runtime.security.tls import DeviceTLS
+from fedoptima.runtime.timeouts import DEFAULT, Timeouts
+
+LOG = logging.getLogger("fedoptima.device")
+
+T = TypeVar("T")
+_GLANCE = 0.2  # seconds between two looks whether to stop
+_AT_MOST = ("classes", "vocabulary")  # a device may have fewer; all else must be the same
+
+
+@dataclass(frozen=True)
+class DeviceSetup:
+    """What a device brings along."""
+
+    name: str
+    server: Address
+    state: StateFile
+    tls: DeviceTLS | None = None
+    data: str | None = None  # its own: a registry name or package.module:function; None: a share
+    directory: str | None = None  # where data sets are
+    compute: str = "cpu"
+    threads: int | None = None
+    flops_per_second: float | None = None  # slowed down to this; None: as fast as it is
+    pace: Pace = field(default_factory=Pace)
+    give_up_after: float | None = None  # seconds without a server
+    stay: bool = False  # after a run, wait for the next one
+    given: Given = field(default_factory=Given)
+
+
+class DeviceFailed(FedOptimaError):
+    """This device cannot go on; the server has been told."""
+
+
+def join(
+    setup: DeviceSetup,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    timeouts: Timeouts = DEFAULT,
+) -> str:
+    """Work for the server until the run is over; says why it ended.
+
+    ``stopped`` is asked a few times a second: once it says yes, `Interrupted` is raised.
+    """
+    with deterministic(setup.threads):
+        return asyncio.run(_work(setup, stopped, timeouts))
+
+
+async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeouts) -> str:
+    said = ""
+    while True:
+        device = Device(
+            setup.name,
+            setup.server,
+            tls=setup.tls,
+            build=partial(build_workplace, setup),
+            state=setup.state,
+            pace=setup.pace,
+            give_up_after=setup.give_up_after,
+            timeouts=timeouts,
+        )
+        halt = await _unless(stopped, device.run())
+        if halt.failed:
+            raise DeviceFailed(f"{setup.name} cannot go on: {halt.reason}")
+        if not setup.stay:
+            return halt.reason
+        if halt.reason != said:  # until its server has ended, each try gets the same answer
+            said = halt.reason
+            LOG.info("%s; waiting for the next run", said)
+        await _unless(stopped, asyncio.sleep(timeouts.between_runs))
+
+
+async def _unless(stopped: Callable[[], bool], work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            if stopped():
+                raise Interrupted("stopped by its operator")
+            await asyncio.wait({task}, timeout=_GLANCE)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
+    told = json.loads(instructions)
+    recipe = validate(Recipe, told["recipe"], "the server's recipe")
+    threads = setup.threads or recipe.threads
+    name, given = NodeId(setup.name), setup.given
+    compute = compute_device(setup.compute)
+    method = build_method(recipe, expected_devices(recipe))
+    own = given.dataset is not None or setup.data is not None
+    options = {} if own else recipe.data.options
+    dataset = given.dataset or load_dataset(
+        setup.data or recipe.data.name, directory=setup.directory, progress=quiet, **options
+    )
+    if own:
+        dataset = _fitted(dataset, told["facts"])
+        validation, rows = dataset.test, np.arange(len(dataset.train))
+    else:
+        names = device_names(recipe)
+        if name not in names:
+            raise ConfigError(
+                f"the server's recipe does not know {name!r}, so it has no share of "
+                f"{recipe.data.name} for it; give this device its own data with --data, or name "
+                f"it in the recipe's fleet (there are {', '.join(names) or 'none'})"
+            )
+        dataset, validation = validation_of(dataset, recipe)
+        rows = share_out(dataset, recipe, names)[name]
+    task = build_task(recipe, method, dataset, validation, given, compute)
+    task.check_model()
+    engine = device_engine(recipe, task, name, rows)
+    speed = setup.flops_per_second
+    if speed is None:
+        return Workplace(engine, len(rows), threads, task.measure_speed)
+    batch = min(recipe.training.batch_size, len(rows))
+    paced = PacedEngine(engine, name, flops_per_second=speed, batch=batch)
+    return Workplace(paced, len(rows), threads, lambda: speed)
+
+
+def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:
+    """A device's own data as data of the server's kind: of that, it may have seen only a part."""
+    mine = {**dataset.facts, "classes": dataset.classes}
+    for fact, wanted in facts.items():
+        have = mine.get(fact)
+        fits = have is not None and (have <= wanted if fact in _AT_MOST else have == wanted)
+        if not fits:
+            raise ConfigError(
+                f"--data: {dataset.name} does not fit the server's data: {fact} is "
+                f"{have if have is not None else 'unknown'} here and {wanted} there"
+            )
+    return replace(dataset, classes=facts["classes"], facts=facts)

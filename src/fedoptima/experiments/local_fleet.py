@@ -1,0 +1,188 @@
+"""A whole run on one machine: the server here, every device a process of its own.
+
+None is left behind, however this process comes to its end: see `nursery`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.core.types import NodeId
+from fedoptima.experiments.fork_server import CommandProcess, Nursery
+from fedoptima.experiments.server_setup import device_names
+from fedoptima.runtime.address import Address
+from fedoptima.runtime.security.tls import DeviceTLS
+from fedoptima.sim.fleet import NodeSpec, build_fleet
+
+LOG = logging.getLogger("fedoptima.server")
+_BY_ITSELF, _WHEN_ASKED = 1.0, 5.0  # seconds for a device to end
+_GFLOPS, _MBPS = 1e9, 1e6 / 8
+_SERVER_BYTES, _DEVICE_BYTES = 600_000_000, 100_000_000  # torch once, and what each adds to it
+_CROWD = 8  # processes a core
+
+
+class DevicesGone(FedOptimaError):
+    """Every device's process has ended, and the run is not over."""
+
+
+def with_devices(recipe: Recipe, count: int | None) -> Recipe:
+    """The recipe for so many devices: the first of its fleet, and then more like its last one."""
+    if recipe.fleet is None:
+        if count is None:
+            raise ConfigError("the recipe has no fleet: say how many devices with --devices N")
+        groups = (DeviceGroup(name="device", count=count, gflops=1.0),)
+        return _with_groups(recipe, ServerConfig(gflops=1.0), groups)
+    fleet = build_fleet(recipe.fleet, recipe.seed)
+    specs = list(fleet.devices.items())
+    if count is None or count == len(specs):
+        return recipe
+    last = specs[-1][1]
+    numbers = (number for number in itertools.count(1) if f"device-{number}" not in fleet.devices)
+    while len(specs) < count:
+        specs.append((NodeId(f"device-{next(numbers)}"), last))
+    server = ServerConfig(gflops=fleet.server.flops_per_second / _GFLOPS)
+    return _with_groups(recipe, server, tuple(_group(*spec) for spec in specs[:count]))
+
+
+def _group(name: NodeId, spec: NodeSpec) -> DeviceGroup:
+    return DeviceGroup(
+        name=name,
+        gflops=spec.flops_per_second / _GFLOPS,
+        up_mbps=spec.up / _MBPS,
+        down_mbps=spec.down / _MBPS,
+    )
+
+
+def _with_groups(recipe: Recipe, server: ServerConfig, groups: tuple[DeviceGroup, ...]) -> Recipe:
+    update: dict[str, object] = {"fleet": FleetConfig(server=server, devices=groups)}
+    count, wanted = sum(group.count for group in groups), recipe.deploy.devices
+    if wanted is not None and wanted > count:  # the others will never come
+        update["deploy"] = recipe.deploy.model_copy(update={"devices": count})
+    return recipe.model_copy(update=update)
+
+
+@dataclass(frozen=True)
+class LocalFleet:
+    """The devices' processes. Called with the server's address, it starts and watches them."""
+
+    recipe: Recipe
+    paced: bool  # every device as slow as the fleet says
+    states: Path
+    logs: Path
+    certificates: dict[NodeId, DeviceTLS]  # none: plain connections
+    nursery: Nursery
+
+    async def __call__(self, server: Address) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        processes: dict[NodeId, CommandProcess] = {}
+        pids: list[str] = []
+        try:
+            for name in device_names(self.recipe):
+                command = ["device", *self._options(name, server)]
+                process = processes[name] = self.nursery.start(command, self._log_of(name))
+                pids.append(f"{name} ({await process.pid})")
+            LOG.info("the devices' processes: %s", ", ".join(pids))
+            await asyncio.gather(*(self._watch(*item) for item in processes.items()))
+            raise DevicesGone(
+                f"every device has ended before the run was over; the reasons are in {self.logs}"
+            )
+        finally:
+            await _end(processes.values())
+
+    def _log_of(self, name: NodeId) -> Path:
+        return self.logs / f"{name}.log"
+
+    def _options(self, name: NodeId, server: Address) -> list[str]:
+        options = ["--server", str(server), "--name", name, "--state", str(self.states)]
+        options += ["--end-with-stdin"]
+        if self.recipe.data.directory is not None:
+            options += ["--data-dir", self.recipe.data.directory]
+        tls = self.certificates.get(name)
+        if tls is not None:
+            options += ["--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert)]
+            options += ["--tls-key", str(tls.key)]
+        if self.paced:
+            spec = build_fleet(self.recipe.fleet, self.recipe.seed).devices[name]
+            options += ["--gflops", repr(spec.flops_per_second / _GFLOPS)]
+            options += ["--up-mbps", repr(spec.up / _MBPS)]
+            options += ["--down-mbps", repr(spec.down / _MBPS)]
+        return options
+
+    async def _watch(self, name: NodeId, process: CommandProcess) -> None:
+        code = await asyncio.shield(process.code)  # also waited for at the end
+        if code:
+            log = self._log_of(name)
+            text = f"{name} has ended, {_how(code)}: {_last(log)} (all it said is in {log})"
+            LOG.error(text, extra={"device": name})
+
+
+async def _end(processes: Collection[CommandProcess]) -> None:
+    """Of a run that came to its end, the devices know; of one that failed, they do not."""
+    if await _ended(processes, _BY_ITSELF):
+        return
+    for process in processes:
+        process.let_go()
+    if await _ended(processes, _WHEN_ASKED):
+        return
+    for process in processes:
+        process.kill()
+    await _ended(processes, _WHEN_ASKED)
+
+
+async def _ended(processes: Collection[CommandProcess], patience: float) -> bool:
+    codes = [process.code for process in processes]
+    _, waiting = await asyncio.wait(codes, timeout=patience) if codes else ((), ())
+    return not waiting
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"with code {code}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{hint}"
+
+
+def _last(log: Path) -> str:
+    """What a device said last."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def crowding(devices: int) -> str:
+    """A warning, or nothing, if so many devices do not fit on this machine well."""
+    cores = os.cpu_count() or 1
+    needed, available = _SERVER_BYTES + devices * _DEVICE_BYTES, _available_bytes()
+    if available is not None and needed > available:
+        return (
+            f"{devices} device processes and a server take about {needed / 1e9:.0f} GB of memory, "
+            f"and {available / 1e9:.0f} GB are available: the system may end some of them"
+        )
+    if devices > _CROWD * cores:
+        return (
+            f"{devices} device processes share {cores} cores: each takes long to start, and is "
+            "much slower than alone"
+        )
+    return ""
+
+
+def _available_bytes() -> int | None:
+    try:
+        text = Path("/proc/meminfo").read_text()
+        return int(text.partition("MemAvailable:")[2].split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def threads_here(devices: int) -> int:
+    """Of torch, for each process, where a server and so many devices share this machine."""
+    return max(1, (os.cpu_count() or 1) // (devices + 1))

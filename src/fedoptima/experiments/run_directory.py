@@ -1,0 +1,154 @@
+"""A run's folder: what is in it, and how to find or make one.
+
+config.json           the resolved recipe and the versions it ran with
+trace.jsonl.gz        everything that happened
+metrics.csv           one line an evaluation
+summary.json          the result, without weights
+model.safetensors     the trained model, both sides joined
+checkpoints/          to go on from after a kill; removed when the run is over
+devices/              over the network: what each device recorded
+logs/                 over the network: what server and devices said
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedoptima.analysis.curve import Point
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.result import Result
+from fedoptima.version import __version__
+
+
+class RunDirectory:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.trace = path / "trace.jsonl.gz"
+        self.metrics = path / "metrics.csv"
+        self.summary = path / "summary.json"
+        self.model = path / "model.safetensors"
+        self.checkpoints = path / "checkpoints"
+        self.devices = path / "devices"
+        self.logs = path / "logs"
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe, *, dry: bool) -> RunDirectory:
+        cls.check_free(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot be made ({error.strerror}); choose another --out"
+            ) from error
+        run = cls(path)
+        run.config.write_text(json.dumps(run_header(recipe, dry=dry), indent=1))
+        return run
+
+    @classmethod
+    def check_free(cls, path: Path) -> None:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            over = cls(path).summary.exists()
+            way_out = "" if over else f", or go on with --resume {path}"
+            raise ConfigError(f"{path}: exists already; choose another folder (--out){way_out}")
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[RunDirectory, Recipe, bool]:
+        """A run to go on with: its recipe, and whether it was dry."""
+        run = cls(path)
+        if not run.config.is_file():
+            raise ConfigError(f"{path}: no run is here (there is no {run.config.name})")
+        try:
+            config = json.loads(run.config.read_text())
+            recipe, dry = config["recipe"], bool(config["dry"])
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"{run.config}: damaged ({error}); start the run anew") from error
+        return run, validate(Recipe, recipe, str(run.config)), dry
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Nobody else can take it meanwhile: two servers would cut each other's trace.
+
+        The lock is the process's, however it comes to its end.
+        """
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            self._lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{self.path}: another process is leading this run; choose another folder"
+            ) from error
+
+    def discard(self) -> None:
+        """Take back what a run that could not begin has left; anything else stays."""
+        self.config.unlink(missing_ok=True)
+        self.trace.unlink(missing_ok=True)
+        for folder in (self.devices, self.logs, self.path):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    def write_result(self, result: Result) -> None:
+        with self.metrics.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [field.name for field in fields(Point)])
+            writer.writeheader()
+            writer.writerows(asdict(point) for point in result.curve)
+        if result.weights:
+            save_tensors(self.model, dict(result.weights))
+        # Last, and whole or not at all: a run with a summary is over.
+        temporary = self.summary.with_suffix(".tmp")
+        temporary.write_text(result.to_json())
+        temporary.rename(self.summary)
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    temporary = path.with_suffix(".tmp")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+    temporary.rename(path)
+
+
+def run_header(recipe: Recipe, *, dry: bool) -> dict[str, object]:
+    """What a run ran with: the first line of its trace, and its config.json."""
+    return {
+        "recipe": plain_recipe(recipe),
+        "dry": dry,
+        "versions": {
+            "fedoptima": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def plain_recipe(recipe: BaseModel) -> dict[str, object]:
+    return recipe.model_dump(mode="json")
+
+
+def fresh_directory(parent: Path, name: str) -> Path:
+    """``parent/name``, or ``parent/name-2`` and so on if that is taken."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path

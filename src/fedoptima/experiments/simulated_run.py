@@ -1,0 +1,219 @@
+"""Runs an experiment on the virtual clock, from the start or from a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedoptima.analysis.accounts import Accounts
+from fedoptima.analysis.curve import CourseAccount
+from fedoptima.analysis.usage import UsageAccount
+from fedoptima.core.errors import ConfigError, FedOptimaError, TrainingDiverged
+from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.result import Result
+from fedoptima.experiments.run_directory import RunDirectory, run_header
+from fedoptima.experiments.setup import Experiment, assemble, server_settings
+from fedoptima.sim.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from fedoptima.sim.driver import Simulation
+from fedoptima.trace.record import Record
+from fedoptima.trace.writer import TraceWriter
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What an onlooker may see while a run goes on."""
+
+    simulation: Simulation
+    accounts: Accounts
+
+    @property
+    def course(self) -> CourseAccount:
+        return self.accounts.course
+
+    @property
+    def usage(self) -> UsageAccount:
+        return self.accounts.usage
+
+
+Observer = Callable[[Watch], None]  # called about ten times a second, and once at the end
+
+
+class Interrupted(FedOptimaError):
+    """The user ended the run before its time. With a directory it can be gone on with."""
+
+
+def run_experiment(
+    experiment: Experiment,
+    *,
+    directory: RunDirectory | None = None,
+    dry: bool = False,
+    resume: bool = False,
+    checkpoint_every: float = 60.0,
+    observer: Observer | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Result:
+    """``checkpoint_every``: seconds on the wall; only with a directory.
+
+    ``interrupted`` is asked between events, where the state is whole: once it says yes, a last
+    checkpoint is saved and `Interrupted` is raised.
+    """
+    if dry and server_settings(experiment.recipe, experiment.beginners).stop.only_accuracy:
+        raise ConfigError(
+            "a dry run has no accuracy, so target_accuracy and patience cannot stop it; "
+            "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"
+        )
+    with deterministic(experiment.recipe.threads):
+        run = _Run(experiment, directory, dry)
+        return run.run(resume, checkpoint_every, observer, interrupted)
+
+
+class _Run:
+    def __init__(self, experiment: Experiment, directory: RunDirectory | None, dry: bool) -> None:
+        self._experiment = experiment
+        self._directory = directory
+        self._dry = dry
+        self._accounts = Accounts()
+        self._assembly = assemble(experiment, [self._record], dry=dry)
+        self._watch = Watch(self._assembly.simulation, self._accounts)
+
+    def run(
+        self,
+        resume: bool,
+        checkpoint_every: float,
+        observer: Observer | None,
+        interrupted: Callable[[], bool],
+    ) -> Result:
+        simulation = self._assembly.simulation
+        checkpoint = self._newest() if resume else None
+        if checkpoint is not None:
+            self._go_on_from(checkpoint)
+        else:
+            header = run_header(self._experiment.recipe, dry=self._dry)
+            path = self._directory.trace if self._directory else None
+            self._trace = TraceWriter(path, header)
+        clock = _Clock(checkpoint_every if self._directory else None)
+        try:
+            while simulation.outcome is None:
+                simulation.run(pause=lambda: interrupted() or clock.due())
+                stop = simulation.outcome is None and interrupted()
+                if stop or (clock.checkpoint_due and simulation.outcome is None):
+                    self._save_checkpoint()
+                    clock.saved()
+                self._trace.keep_readable()
+                if observer is not None:
+                    observer(self._watch)
+                if stop:
+                    raise Interrupted(f"stopped at {simulation.now:.1f} s of the run")
+        finally:
+            self._trace.close()  # also when the run fails: the trace says what led to it
+        if simulation.outcome.failed:
+            raise TrainingDiverged(self._explain(simulation.outcome.reason))
+        return self._finish(simulation.outcome.reason)
+
+    def _record(self, record: Record) -> None:
+        self._trace.write(record)
+        self._accounts.observe(record)
+
+    # ---- checkpoints -------------------------------------------------------------------------
+
+    def _newest(self) -> Path | None:
+        return newest_checkpoint(self._directory.checkpoints) if self._directory else None
+
+    def _save_checkpoint(self) -> None:
+        if self._directory is not None:
+            mark = self._trace.mark()
+            save_checkpoint(
+                self._directory.checkpoints, self._assembly.simulation, self._assembly.engines, mark
+            )
+
+    def _go_on_from(self, checkpoint: Path) -> None:
+        assert self._directory is not None
+        mark = load_checkpoint(
+            checkpoint,
+            self._assembly.simulation,
+            self._assembly.engines,
+            self._experiment.task.compute,
+        )
+        trace = self._directory.trace
+        try:
+            self._trace, records = TraceWriter.resume(trace, mark)
+        except OSError as error:
+            raise ConfigError(
+                f"{trace}: cannot be read ({error.strerror}); start the run anew"
+            ) from error
+        for record in records:
+            self._accounts.observe(record)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _explain(self, reason: str) -> str:
+        where = f"; the trace is in {self._directory.trace}" if self._directory else ""
+        return f"{reason} (at {self._assembly.simulation.now:.1f} s of the run{where})"
+
+    def _finish(self, reason: str) -> Result:
+        simulation, engine = self._assembly.simulation, self._assembly.server_engine
+        recipe = self._experiment.recipe
+        weights = engine.export() if isinstance(engine, ServerEngine) else {}
+        result = Result(
+            name=recipe.name,
+            method=recipe.method.name,
+            seed=recipe.seed,
+            reason=reason,
+            rounds=simulation.server.machine.progress.rounds,
+            events=simulation.events,
+            summary=self._accounts.summary(),
+            trace_digest=self._trace.digest.hexdigest(),
+            weights_digest=weights_digest(weights),
+            split=engine.plan.split if engine.plan else 0,
+            directory=self._directory.path if self._directory else None,
+            weights=weights,
+        )
+        if self._directory is not None:
+            self._directory.write_result(result)
+            shutil.rmtree(self._directory.checkpoints, ignore_errors=True)
+        return result
+
+
+class _Clock:
+    """Says when to look up from the simulation."""
+
+    _GLANCE = 0.1  # seconds between two calls of the observer
+
+    def __init__(self, checkpoint_every: float | None) -> None:
+        self._every = checkpoint_every
+        self._last_checkpoint = self._last_glance = time.monotonic()
+        self.checkpoint_due = False
+
+    def due(self) -> bool:
+        # The clock is read after every event: that costs little beside a dry event, and one event
+        # of a large model may take seconds.
+        now = time.monotonic()
+        if self._every is not None and now - self._last_checkpoint >= self._every:
+            self.checkpoint_due = True
+            return True
+        if now - self._last_glance >= self._GLANCE:
+            self._last_glance = now
+            return True
+        return False
+
+    def saved(self) -> None:
+        self.checkpoint_due = False
+        self._last_checkpoint = time.monotonic()
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """A fingerprint of the weights, bit for bit."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,173 @@
+"""The package from Python: `simulate` and what it returns. The command line is a layer on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import nn
+
+from fedoptima.config.load import load_recipe, validate
+from fedoptima.config.schema import DataConfig, Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.data.custom import as_dataset
+from fedoptima.data.dataset import Dataset
+from fedoptima.engine.task import Loss
+from fedoptima.experiments.result import Result
+from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.setup import Given, Progress, prepare
+from fedoptima.experiments.simulated_run import Observer, run_experiment
+
+Options = Mapping[str, object]
+
+
+def simulate(
+    recipe: Recipe | str | Path | None = None,
+    *,
+    model: nn.Module | str | Options | None = None,
+    train: object = None,
+    test: object = None,
+    data: Dataset | str | Options | None = None,
+    fleet: str | Options | None = None,
+    method: str | Options | None = None,
+    training: Options | None = None,
+    split: Options | None = None,
+    stop: Options | None = None,
+    epochs: float | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    loss: Loss | None = None,
+    out: str | Path | None = None,
+    dry: bool = False,
+    checkpoint_every: float = 60.0,
+    observer: Observer | None = None,
+    progress: Progress = lambda *_: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Train on a virtual clock and return the trained model, its curve and every node's idle time.
+
+    Either a recipe (a file or a `Recipe`), or its parts; parts given beside a recipe replace
+    those of it. A part is what the recipe's table would hold: a name (``fleet="testbed_a"``,
+    ``method="fl"``) or a mapping (``training={"batch_size": 50}``). ``model`` may be any
+    ``nn.Module``; ``train`` and ``test`` may be ``(inputs, labels)`` or a map-style dataset.
+
+    With ``out`` the run leaves a folder there and can be resumed after a kill. ``interrupted`` is
+    asked between events; when it says yes, the run saves a checkpoint and raises `Interrupted`.
+    """
+    given = Given(
+        model=model if isinstance(model, nn.Module) else None,
+        dataset=_given_data(train, test, data),
+        loss=loss,
+    )
+    resolved = _resolve(
+        recipe,
+        {
+            "model": {"name": "custom"} if isinstance(model, nn.Module) else _table(model, "name"),
+            "data": _data_table(given.dataset, data),
+            "fleet": _table(fleet, "preset"),
+            "method": _table(method, "name"),
+            "training": training,
+            "split": split,
+            "stop": stop if epochs is None else {**(stop or {}), "epochs": epochs},
+            "seed": seed,
+            "device": device,
+            "threads": threads,
+        },
+    )
+    experiment = prepare(resolved, given, progress)
+    recipe = experiment.recipe
+    directory = RunDirectory.create(Path(out), recipe, dry=dry) if out is not None else None
+    try:
+        return run_experiment(
+            experiment,
+            directory=directory,
+            dry=dry,
+            checkpoint_every=checkpoint_every,
+            observer=observer,
+            interrupted=interrupted,
+        )
+    except ConfigError:  # found at the start: nothing was trained, and `out` must serve again
+        if directory is not None:
+            directory.discard()
+        raise
+
+
+def resume(
+    directory: str | Path,
+    *,
+    model: nn.Module | None = None,
+    train: object = None,
+    test: object = None,
+    loss: Loss | None = None,
+    checkpoint_every: float = 60.0,
+    observer: Observer | None = None,
+    progress: Progress = lambda *_: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Go on with a run that was killed; it ends as if it had not been.
+
+    What was given to `simulate` as Python objects has to be given again.
+    """
+    run, recipe, dry = RunDirectory.open(Path(directory))
+    if run.summary.exists():
+        raise ConfigError(f"{run.path}: this run is over; its result is in {run.summary}")
+    given = Given(model, _given_data(train, test, recipe.data.options), loss)
+    if recipe.model.name == "custom" and model is None:
+        raise ConfigError(f"{run.path}: this run's model was given in Python; give it again")
+    if recipe.data.name == "custom" and given.dataset is None:
+        raise ConfigError(f"{run.path}: this run's data was given in Python; give it again")
+    return run_experiment(
+        prepare(recipe, given, progress),
+        directory=run,
+        dry=dry,
+        resume=True,
+        checkpoint_every=checkpoint_every,
+        observer=observer,
+        interrupted=interrupted,
+    )
+
+
+def _given_data(train: object, test: object, data: object) -> Dataset | None:
+    if isinstance(data, Dataset):
+        return data
+    if train is None:
+        if test is not None:
+            raise ConfigError("simulate(test=...) needs train=... beside it")
+        return None
+    if data is not None and not isinstance(data, Mapping):
+        raise ConfigError("give either data='name' or train=..., not both")
+    options = dict(data or {})
+    classes = options.pop("classes", None)
+    unknown = [key for key in options if key not in DataConfig.model_fields]
+    if unknown:
+        raise ConfigError(
+            f"data.{unknown[0]}: data given in Python has no such option; it has classes, "
+            + ", ".join(field for field in DataConfig.model_fields if field != "name")
+        )
+    if classes is not None and (not isinstance(classes, int) or classes < 1):
+        raise ConfigError(f"data.classes = {classes!r}: must be a whole number of at least 1")
+    return as_dataset(train, test, classes=classes)
+
+
+def _data_table(dataset: Dataset | None, data: object) -> Options | None:
+    if dataset is None:
+        return _table(data, "name")
+    options = data if isinstance(data, Mapping) else {}
+    return {**options, "name": "custom"}
+
+
+def _table(part: object, key: str) -> Options | None:
+    if part is None or isinstance(part, Mapping):
+        return part
+    return {key: part}
+
+
+def _resolve(recipe: Recipe | str | Path | None, parts: Options) -> Recipe:
+    given = {name: part for name, part in parts.items() if part is not None}
+    if recipe is None:
+        return validate(Recipe, given, "simulate()")
+    base = recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe))
+    if not given:
+        return base
+    return validate(Recipe, {**base.model_dump(exclude_unset=True), **given}, "simulate()")

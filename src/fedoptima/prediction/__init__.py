@@ -1,0 +1,1 @@
+"""What a run would do, before or beside it: throughput, bottleneck, advice."""

@@ -1,0 +1,253 @@
+"""What would help: the recipe simulated dry, as it is and with one thing changed at a time.
+
+Nothing here says anything about the run itself. A trial changes one part of the prepared
+experiment (a speed, a link, the cap, the split), so all share data, partition and schedule. The
+whole is bounded in wall time: what does not fit is not tried, and said so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from math import sqrt
+
+from fedoptima.analysis.formatting import brief, listed, percent
+from fedoptima.analysis.run_view import RunView
+from fedoptima.analysis.summary import Summary
+from fedoptima.config.schema import Recipe, StopConfig
+from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.core.flow import CappedFlow
+from fedoptima.core.types import NodeId
+from fedoptima.experiments.setup import Experiment, build_method, prepare
+from fedoptima.experiments.simulated_run import Interrupted, run_experiment
+from fedoptima.methods.registry import method_options
+from fedoptima.prediction.measured_fleet import measured_experiment
+from fedoptima.sim.fleet import Fleet, NodeSpec
+
+BUDGET = 10.0  # seconds on the wall, for all trials together
+EPOCHS = 2.0  # of a trial; a fleet's rhythm shows in the first rounds
+WORTH_IT = 0.02  # a gain below this is none
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A dry run of the recipe with one change."""
+
+    change: str  # in words; empty: as it is
+    device_throughput: float  # samples/s
+    server_throughput: float
+    device_idle: float  # share of the time, the mean over devices
+    server_idle: float
+
+    @staticmethod
+    def of(change: str, summary: Summary) -> Trial:
+        speed, devices, server = summary.throughput, summary.device_usage, summary.server_usage
+        return Trial(
+            change, speed.device, speed.server, 1 - devices.utilisation, 1 - server.utilisation
+        )
+
+
+@dataclass(frozen=True)
+class Advice:
+    reason: str = ""  # why there is none
+    baseline: Trial | None = None
+    trials: tuple[Trial, ...] = ()
+    skipped: tuple[str, ...] = ()  # changes for which there was no time
+    epochs: float = EPOCHS
+    measured: bool = False  # the fleet is what the devices reported, not the recipe's
+
+    def gain(self, trial: Trial) -> float:
+        """In throughput: of both sides where the server trains, the geometric mean."""
+        base = self.baseline
+        assert base is not None
+        if not base.device_throughput:
+            return 0.0
+        devices = trial.device_throughput / base.device_throughput
+        if not base.server_throughput:
+            return devices - 1
+        return sqrt(devices * trial.server_throughput / base.server_throughput) - 1
+
+    @property
+    def best(self) -> Trial | None:
+        """None: no change is worth it."""
+        best = max(self.trials, key=self.gain, default=None)
+        return best if best is not None and self.gain(best) >= WORTH_IT else None
+
+    def paragraphs(self) -> list[str]:
+        if self.reason:
+            return [f"No advice: {self.reason}."]
+        return [_finding(self), _origin(self)]
+
+    def plain(self) -> dict[str, object]:
+        return {
+            "reason": self.reason,
+            "best": self.best.change if self.best else None,
+            "baseline": asdict(self.baseline) if self.baseline else None,
+            "trials": [{**asdict(trial), "gain": self.gain(trial)} for trial in self.trials],
+            "skipped": list(self.skipped),
+            "epochs": self.epochs,
+            "fleet": "as reported by the devices" if self.measured else "the recipe's",
+        }
+
+
+def advise(
+    recipe: Recipe,
+    view: RunView,
+    *,
+    real: bool = False,
+    budget: float = BUDGET,
+    clock: Callable[[], float] = time.monotonic,
+) -> Advice:
+    """``real``: a run over the network, whose fleet is what the devices reported."""
+    deadline = clock() + budget
+
+    def late() -> bool:
+        return clock() > deadline
+
+    def in_time(*_: object) -> None:
+        if late():
+            raise Interrupted("reading the data took too long")
+
+    if "custom" in (recipe.model.name, recipe.data.name):
+        return Advice("model or data were given in Python, so the recipe alone cannot be rerun")
+    epochs = min(EPOCHS, recipe.stop.epochs or EPOCHS)
+    short = recipe.model_copy(update={"stop": StopConfig(epochs=epochs)})
+    try:
+        experiment = (
+            measured_experiment(short, view, in_time) if real else prepare(short, progress=in_time)
+        )
+        baseline = _dry("", experiment, late)
+    except Interrupted:
+        return Advice(f"a dry simulation of the recipe takes more than {budget:g} s")
+    except FedOptimaError as error:
+        return Advice(f"the recipe cannot be rerun here ({error})")
+    trials, skipped = [], []
+    for change, changed in changes(experiment, view.split):
+        try:
+            trials.append(_dry(change, changed, late))
+        except Interrupted:
+            skipped.append(change)
+        except ConfigError:  # the model has no such split, the fleet no such speed
+            continue
+    return Advice("", baseline, tuple(trials), tuple(skipped), epochs, real)
+
+
+def _dry(change: str, experiment: Experiment, late: Callable[[], bool]) -> Trial:
+    if late():
+        raise Interrupted("no time left")
+    result = run_experiment(experiment, dry=True, interrupted=late)
+    return Trial.of(change, result.summary)
+
+
+# ---- one change each ---------------------------------------------------------------------------
+
+
+def changes(experiment: Experiment, split: int) -> Iterator[tuple[str, Experiment]]:
+    """``split``: as the run was planned."""
+    fleet = experiment.fleet
+    slowest = min(spec.flops_per_second for spec in fleet.devices.values())
+    slow = [name for name, s in fleet.devices.items() if s.flops_per_second == slowest]
+    whose = f"the slowest ({listed(slow)})" if len(slow) < len(fleet.devices) else "every device"
+    yield (
+        f"twice the speed of {whose}",
+        _with_devices(experiment, {name: _faster(fleet.devices[name]) for name in slow}),
+    )
+    if not _bandwidth_moves(fleet):
+        wider = {name: replace(s, up=2 * s.up) for name, s in fleet.devices.items()}
+        yield "twice the uplink of every device", _with_devices(experiment, wider)
+    server = replace(fleet, server=_faster(fleet.server))
+    yield "twice the server's speed", replace(experiment, fleet=server)
+    yield from _other_caps(experiment)
+    if experiment.plan().table:
+        for at, words in ((split - 1, "one block less"), (split + 1, "one block more")):
+            if at >= 1:
+                planning = replace(experiment.task.planning, split=at)
+                task = replace(experiment.task, planning=planning)
+                yield (
+                    f"{words} on the devices (split.at = {at})",
+                    replace(experiment, task=task),
+                )
+
+
+def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
+    flow, recipe = experiment.method.flow(), experiment.recipe
+    if not isinstance(flow, CappedFlow) or "activation_cap" not in method_options(
+        recipe.method.name
+    ):
+        return
+    cap = 2 * flow.cap
+    method = recipe.method.model_copy(update={"activation_cap": cap})
+    changed = recipe.model_copy(update={"method": method})
+    yield (
+        f"twice the activation cap (method.activation_cap = {cap})",
+        replace(
+            experiment,
+            recipe=changed,
+            method=build_method(changed, len(experiment.fleet.devices)),
+        ),
+    )
+
+
+def _with_devices(experiment: Experiment, devices: Mapping[NodeId, NodeSpec]) -> Experiment:
+    fleet = experiment.fleet
+    return replace(experiment, fleet=replace(fleet, devices={**fleet.devices, **devices}))
+
+
+def _faster(spec: NodeSpec) -> NodeSpec:
+    seconds = {job: taken / 2 for job, taken in spec.seconds.items()}
+    return replace(spec, flops_per_second=2 * spec.flops_per_second, seconds=seconds)
+
+
+def _bandwidth_moves(fleet: Fleet) -> bool:
+    """Then a link's speed is not the device's own: doubling it would not last."""
+    return fleet.churn is not None or any(change.kind == "bandwidth" for change in fleet.changes)
+
+
+# ---- in words ----------------------------------------------------------------------------------
+
+
+def _finding(advice: Advice) -> str:
+    tried, best = len(advice.trials), advice.best
+    if best is None:
+        return (
+            f"None of {tried} single changes that were tried would raise the throughput by "
+            f"{percent(WORTH_IT)} or more: {_others(advice, None)}."
+        )
+    base = advice.baseline
+    assert base is not None
+    said = (
+        f"Of {tried} single changes that were tried, {best.change} would help most: the devices "
+        f"would train on {brief(best.device_throughput)} samples/s instead of "
+        f"{brief(base.device_throughput)}"
+    )
+    if base.server_throughput:
+        said += (
+            f", the server on {brief(best.server_throughput)} instead of "
+            f"{brief(base.server_throughput)}"
+        )
+    said += f"; devices idle {_instead(best.device_idle, base.device_idle)}"
+    said += f", server {_instead(best.server_idle, base.server_idle)}."
+    others = _others(advice, best)
+    return f"{said} The others: {others}." if others else said
+
+
+def _instead(share: float, before: float) -> str:
+    now, was = percent(share), percent(before)
+    return f"{now} as before" if now == was else f"{now} instead of {was}"
+
+
+def _others(advice: Advice, best: Trial | None) -> str:
+    rest = sorted((t for t in advice.trials if t is not best), key=advice.gain, reverse=True)
+    return "; ".join(f"{trial.change} {100 * advice.gain(trial):+.0f} %" for trial in rest)
+
+
+def _origin(advice: Advice) -> str:
+    fleet = " with devices as fast as they reported" if advice.measured else ""
+    said = (
+        f"This comes from dry simulations of the recipe{fleet}, {advice.epochs:g} epochs each, as "
+        "it is and with that one change; throughput is the measure, accuracy was not looked at."
+    )
+    if advice.skipped:
+        said += f" There was no time to try {listed(advice.skipped)}."
+    return said

@@ -1,0 +1,1 @@
+"""Reports and exports of finished runs: HTML, figures, Perfetto, tables."""

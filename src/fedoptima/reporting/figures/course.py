@@ -1,0 +1,107 @@
+"""How the runs went: accuracy and throughput, all runs in one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedoptima.analysis.curve import Point
+from fedoptima.analysis.run_view import RunView
+from fedoptima.reporting.figures.figure import (
+    Figure,
+    Json,
+    layout,
+    line_of,
+    looks,
+    run_name,
+    short,
+    steps,
+    time_unit,
+    titled,
+)
+
+_ACCURACY = titled("accuracy, %")
+_DOTS = 60  # evaluations that are marked one by one; more are a line
+
+
+def course(views: Sequence[RunView]) -> list[Figure]:
+    figures = [_accuracy_over_time(views), _accuracy_over_epochs(views)]
+    return [figure for figure in (*figures, *_throughputs(views)) if figure.traces]
+
+
+def _accuracy_over_time(views: Sequence[RunView]) -> Figure:
+    unit = time_unit(views)
+    return Figure(
+        "accuracy-time",
+        "Accuracy over time",
+        "Higher and further left is better: more accuracy for the same time on the run's clock.",
+        _accuracies(views, lambda point: unit.of(point.seconds), unit.name),
+        layout(titled(f"time, {unit.name}", rangemode="tozero"), _ACCURACY),
+    )
+
+
+def _accuracy_over_epochs(views: Sequence[RunView]) -> Figure:
+    return Figure(
+        "accuracy-epochs",
+        "Accuracy over epochs",
+        "What the same amount of training gives, however long it takes: "
+        "a method that waits less gains above, one that learns more from a sample gains here.",
+        _accuracies(views, lambda point: short(point.epochs), "epochs"),
+        layout(titled("epochs", rangemode="tozero"), _ACCURACY),
+    )
+
+
+def _accuracies(views: Sequence[RunView], x: Callable[[Point], float], unit: str) -> list[Json]:
+    traces: list[Json] = []
+    for view, look in zip(views, looks(views), strict=True):
+        points = [point for point in view.summary.curve if point.accuracy is not None]
+        if points:
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers" if len(points) <= _DOTS else "lines",
+                    "name": run_name(view),
+                    "x": [x(point) for point in points],
+                    "y": [short(100 * (point.accuracy or 0.0)) for point in points],
+                    "line": line_of(look),
+                    "marker": {"size": 5},
+                    "hovertemplate": f"%{{y:.2f}} % at %{{x:.4g}} {unit}",
+                }
+            )
+    return traces
+
+
+def _throughputs(views: Sequence[RunView]) -> list[Figure]:
+    unit = time_unit(views)
+    figures = []
+    for side, reading in _SIDES.items():
+        traces = []
+        for view, look in zip(views, looks(views), strict=True):
+            stretches = view.summary.stretches
+            speeds = [getattr(stretch.throughput, side) for stretch in stretches]
+            if any(speeds):
+                ends = [0.0, *(unit.of(stretch.seconds) for stretch in stretches)]
+                line = steps(ends, [*speeds, speeds[-1]], run_name(view), line_of(look))
+                traces.append({**line, "hovertemplate": "%{y:,.4g} samples/s"})
+        owner = "devices" if side == "device" else "server"
+        figures.append(
+            Figure(
+                f"throughput-{side}",
+                f"Throughput of the {owner}",
+                reading,
+                traces,
+                layout(
+                    titled(f"time, {unit.name}", rangemode="tozero"),
+                    titled("samples/s", rangemode="tozero"),
+                ),
+                height=280,
+            )
+        )
+    return figures
+
+
+_SIDES = {
+    "device": "Samples that all devices together trained on per second, from one evaluation to the "
+    "next; a dip is a time in which devices waited or were away.",
+    "server": "Samples that the server trained on per second, from one evaluation to the next. "
+    "Methods that train nothing on the server have no line.",
+}

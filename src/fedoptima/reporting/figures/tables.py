@@ -1,0 +1,128 @@
+"""Figures as text, to be read without drawing and to be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedoptima.analysis.formatting import brief, duration, exact_percent
+from fedoptima.analysis.run_view import RunView
+from fedoptima.core.types import SERVER
+from fedoptima.reporting.figures.figure import shown_nodes
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    reading: str
+    head: Sequence[str]  # the first column holds names, the others numbers
+    rows: Sequence[Sequence[str]]
+    marked: int | None = None  # a row that is pointed out
+
+
+def key_figures(views: Sequence[RunView]) -> Table:
+    """A line a figure, a column a run."""
+    return Table(
+        "Key figures",
+        "Idle times are seconds an epoch; of devices, the mean.",
+        ["", *(view.label for view in views)],
+        [[name, *map(figure, views)] for name, figure in _KEY_FIGURES.items()],
+    )
+
+
+def _best(view: RunView) -> str:
+    found = [p.accuracy for p in view.summary.curve if p.accuracy is not None]
+    return exact_percent(max(found, default=None))
+
+
+def _last(view: RunView) -> str:
+    found = [p.accuracy for p in view.summary.curve if p.accuracy is not None]
+    return exact_percent(found[-1] if found else None)
+
+
+def _per_epoch(amount: Callable[[RunView], float], scale: float = 1.0) -> Callable[[RunView], str]:
+    return lambda view: brief(view.summary.per_epoch(scale * amount(view)))
+
+
+_KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
+    "final accuracy": _last,
+    "best accuracy": _best,
+    "time": lambda view: duration(view.summary.seconds),
+    "epochs": lambda view: brief(view.summary.epochs),
+    "merges": lambda view: f"{view.summary.versions:,}",
+    "server busy": lambda view: exact_percent(view.summary.server_usage.utilisation),
+    "devices busy": lambda view: exact_percent(view.summary.device_usage.utilisation),
+    "server idle I, s/epoch": _per_epoch(lambda view: view.summary.server_usage.idle_1),
+    "server idle II, s/epoch": _per_epoch(lambda view: view.summary.server_usage.idle_2),
+    "device idle I, s/epoch": _per_epoch(lambda view: view.summary.device_usage.idle_1),
+    "device idle II, s/epoch": _per_epoch(lambda view: view.summary.device_usage.idle_2),
+    "device samples/s": lambda view: brief(view.summary.throughput.device),
+    "server samples/s": lambda view: brief(view.summary.throughput.server),
+    "MB up/epoch": _per_epoch(lambda view: view.summary.traffic.up.total, 1e-6),
+    "MB down/epoch": _per_epoch(lambda view: view.summary.traffic.down.total, 1e-6),
+    "peak server memory, MiB": lambda view: brief(view.summary.memory.total.peak / 2**20),
+    "queue, mean": lambda view: brief(view.summary.memory.queue.mean),
+    "queue, peak": lambda view: brief(view.summary.memory.queue.peak),
+    "mean staleness": lambda view: brief(view.summary.staleness.mean),
+    "updates refused": lambda view: f"{view.summary.staleness.refused:,}",
+    "batches late": lambda view: f"{view.summary.balance.late_batches:,}",
+}
+
+
+def nodes(view: RunView) -> Table:
+    """How every node spent its time."""
+    summary = view.summary
+    rows = []
+    for node in shown_nodes(view):
+        use, join = summary.usage[node], view.joins.get(node)
+        given = summary.balance.devices.get(node)
+        each = summary.usage_per_epoch(use)
+        rows.append(
+            [
+                node,
+                brief(join.flops_per_second / 1e9) if join else "-",
+                brief(join.bytes_per_second * 8e-6) if join else "-",
+                exact_percent(use.utilisation),
+                brief(each.idle_1),
+                exact_percent(use.idle_1_share),
+                brief(each.idle_2),
+                exact_percent(use.idle_2_share),
+                f"{given.batches:,}" if given else "-",
+                f"{given.updates:,}" if given else "-",
+            ]
+        )
+    return Table(
+        "Nodes",
+        "Speeds are those the devices have reported.",
+        [
+            *("", "GFLOP/s", "Mbit/s up", "busy"),
+            *("idle I, s/epoch", "%", "idle II, s/epoch", "%", "batches", "updates"),
+        ],
+        rows,
+        marked=0 if rows and rows[0][0] == SERVER else None,
+    )
+
+
+def splits(view: RunView) -> Table | None:
+    """None where nothing is split."""
+    if not view.cuts:
+        return None
+    rows = [
+        [
+            f"{cut.split} (after {cut.name})",
+            brief(cut.activation_bytes / 1e3),
+            duration(cut.train_seconds),
+            duration(cut.transfer_seconds),
+            duration(cut.bottleneck_seconds),
+        ]
+        for cut in view.cuts
+    ]
+    marked = next((i for i, cut in enumerate(view.cuts) if cut.split == view.split), None)
+    return Table(
+        "Where the model could be cut",
+        "For one batch on the device that is slowest with that cut, as planned before the run. "
+        "The marked row is the one that was used.",
+        ["blocks on the device", "activations, kB", "training", "transfer", "longer of the two"],
+        rows,
+        marked,
+    )

@@ -1,0 +1,202 @@
+"""Runs as a report: `report(["runs/a"])` writes one HTML file and returns what it says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedoptima.analysis.findings import compare, describe
+from fedoptima.analysis.run_view import RunFacts, RunView, view_of
+from fedoptima.comparison.runner import read_about
+from fedoptima.comparison.spec import REFERENCE
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.flow import CappedFlow
+from fedoptima.experiments.server_setup import expected_devices
+from fedoptima.experiments.setup import build_method
+from fedoptima.prediction.advice import Advice, advise
+from fedoptima.reporting.html import Page, plotly_source, render
+from fedoptima.trace.reader import DEVICES, read_header, read_trace
+from fedoptima.version import __version__
+
+TRACE = "trace.jsonl.gz"
+
+Progress = Callable[[str, int], None]  # what is being done, and how many records so far
+
+
+@dataclass(frozen=True)
+class Report:
+    path: Path
+    nbytes: int
+    views: tuple[RunView, ...]
+    advice: Advice | None  # None: not asked for
+    advised: str  # the label of the run that the advice is for
+
+    @property
+    def sentences(self) -> dict[str, list[str]]:
+        return {view.label: describe(view) for view in self.views}
+
+    def to_json(self) -> str:
+        plain = {
+            "path": str(self.path),
+            "bytes": self.nbytes,
+            "comparison": compare(self.views),
+            "advice": {"run": self.advised, **self.advice.plain()} if self.advice else None,
+            "runs": [
+                {
+                    "label": view.label,
+                    "method": view.method,
+                    "ended": view.halt.reason if view.halt else None,
+                    "records": view.records,
+                    "sentences": describe(view),
+                    **view.summary.plain(),
+                }
+                for view in self.views
+            ],
+        }
+        return json.dumps(plain, indent=1)
+
+
+@dataclass(frozen=True)
+class _Source:
+    trace: Path
+    recipe: Recipe
+    dry: bool
+
+    @property
+    def folder(self) -> Path:
+        return self.trace.parent
+
+    @property
+    def real(self) -> bool:
+        return (self.folder / DEVICES).is_dir()
+
+
+def report(
+    runs: Sequence[str | Path],
+    *,
+    out: str | Path = "report.html",
+    advice: bool = True,
+    progress: Progress = lambda *_: None,
+) -> Report:
+    """``runs``: folders of runs or of comparisons, finished or not."""
+    path = Path(out)
+    _check_place(path)
+    plotly_source()  # missing packages, too, are better found before than after reading
+    sources = [_open(trace) for trace in find_traces(runs)]
+    views = [
+        view_of(_facts(source, label), read_trace(source.trace), _named(progress, label))
+        for source, label in zip(sources, _labels(sources), strict=True)
+    ]
+    chosen = next((i for i, view in enumerate(views) if view.method == REFERENCE), 0)
+    found = None
+    if advice:
+        progress("looking for what would help", 0)
+        source = sources[chosen]
+        found = advise(source.recipe, views[chosen], real=source.real)
+    progress("drawing", 0)
+    label = views[chosen].label
+    paragraphs = found.paragraphs() if found else []
+    if len(views) > 1 and paragraphs:
+        paragraphs[0] = f"For {label}: {paragraphs[0]}"
+    made = f"Made on {datetime.now(UTC):%Y-%m-%d} by fedoptima {__version__}."
+    page = Page(_title(sources), made, paragraphs)
+    text = render(page, views)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return Report(path, len(text.encode()), tuple(views), found, label)
+
+
+def find_traces(runs: Sequence[str | Path]) -> list[Path]:
+    """Each run once, in the order given; a comparison's in its own order."""
+    found: dict[Path, Path] = {}
+    for given in map(Path, runs):
+        for trace in _traces_of(given):
+            found.setdefault(trace.resolve(), trace)
+    return list(found.values())
+
+
+def _traces_of(given: Path) -> list[Path]:
+    if given.is_file():
+        return [given]
+    if (given / TRACE).is_file():
+        return [given / TRACE]
+    inside = _compared(given)
+    if not inside:
+        raise ConfigError(
+            f"{given}: no run is here (there is no {TRACE}); give the folder of a run, of a "
+            "comparison, or a trace"
+        )
+    return inside
+
+
+def _compared(folder: Path) -> list[Path]:
+    """A comparison's runs, the methods in its order; of any other folder, what lies in it."""
+    if not (folder / "comparison.json").is_file():
+        return sorted(folder.glob(f"*/{TRACE}"))
+    about = read_about(folder)
+    pairs = [(method, seed) for seed in about.seeds for method in about.methods]
+    traces = [folder / f"{method}-seed{seed}" / TRACE for method, seed in pairs]
+    return [trace for trace in traces if trace.is_file()]
+
+
+def _open(trace: Path) -> _Source:
+    header = read_header(trace)
+    plain = header.get("recipe")
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{trace}: a device's own trace; give the folder of the run it was in")
+    recipe = validate(Recipe, plain, str(trace))
+    return _Source(trace, recipe, bool(header.get("dry")))
+
+
+def _facts(source: _Source, label: str) -> RunFacts:
+    flow = build_method(source.recipe, expected_devices(source.recipe)).flow()
+    cap = flow.cap if isinstance(flow, CappedFlow) else None
+    return RunFacts(label, source.recipe.model_dump(mode="json"), source.dry, cap)
+
+
+def _named(progress: Progress, label: str) -> Callable[[int], None]:
+    return lambda records: progress(f"reading {label}", records)
+
+
+def _labels(sources: Sequence[_Source]) -> list[str]:
+    """As short as they can be and still differ: the method, its seed, its recipe, its folder."""
+
+    def ladder() -> Iterator[list[str]]:
+        yield [s.recipe.method.name for s in sources]
+        yield [f"{s.recipe.method.name}, seed {s.recipe.seed}" for s in sources]
+        yield [f"{s.recipe.name}, {s.recipe.method.name}, seed {s.recipe.seed}" for s in sources]
+        yield [s.folder.resolve().name for s in sources]
+
+    for labels in ladder():
+        if len(set(labels)) == len(labels):
+            return labels
+    return [str(s.folder) for s in sources]
+
+
+def _title(sources: Sequence[_Source]) -> str:
+    if len(sources) == 1:
+        recipe = sources[0].recipe
+        return f"{recipe.name}: {recipe.method.name}, seed {recipe.seed}"
+    names = Counter(source.recipe.name for source in sources)
+    which = next(iter(names)) if len(names) == 1 else f"{len(names)} recipes"
+    return f"{which}: {len(sources)} runs"
+
+
+def _check_place(path: Path) -> None:
+    """Before traces are read for minutes."""
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; give a file, e.g. -o {path / 'report.html'}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}; make it, or choose another")
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: cannot be written ({error.strerror}); choose another with -o")

@@ -1,0 +1,1 @@
+"""The device process: its connection, its core, what it keeps."""

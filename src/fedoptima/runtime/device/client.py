@@ -1,0 +1,253 @@
+"""A device's whole life: finds its server, works for it, comes back, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from fedoptima.core.device import DeviceCore
+from fedoptima.core.effects import Halt
+from fedoptima.core.errors import FedOptimaError
+from fedoptima.core.types import NodeId
+from fedoptima.engine.determinism import prepare_thread
+from fedoptima.runtime.address import Address
+from fedoptima.runtime.clock import RunClock
+from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.device.backoff import Backoff
+from fedoptima.runtime.device.connection import ConnectionLost, DeviceLink
+from fedoptima.runtime.device.device_node import DeviceEngine, DeviceNode
+from fedoptima.runtime.device.state import StateFile
+from fedoptima.runtime.device.telemetry import Telemetry
+from fedoptima.runtime.node import in_words
+from fedoptima.runtime.operator_log import DeviceLog
+from fedoptima.runtime.security.tls import DeviceTLS
+from fedoptima.runtime.security.tls_diagnosis import diagnose
+from fedoptima.runtime.timeouts import DEFAULT, Timeouts
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.runtime.wire.channel import PATH, SCHEMA, client_options
+from fedoptima.runtime.wire.codec import deserialize, serialize
+from fedoptima.runtime.wire.link_pace import LinkPace
+from fedoptima.version import __version__
+
+# What the server says when it will not have this device; everything else is tried again.
+_FINAL = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+_OVER = grpc.StatusCode.NOT_FOUND
+
+
+class Refused(FedOptimaError):
+    """The server will not have this device, and would not the next time either."""
+
+
+class Unreachable(FedOptimaError):
+    """No server was found in the time given."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a device needs to work in a run, built from the server's recipe."""
+
+    engine: DeviceEngine
+    samples: int
+    threads: int | None  # of torch
+    measure_speed: Callable[[], float]  # FLOP/s
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The link slowed down for an experiment; None: as fast as it is. Bytes per second."""
+
+    up: float | None = None
+    down: float | None = None
+
+
+class Device:
+    def __init__(
+        self,
+        name: str,
+        server: Address,
+        *,
+        tls: DeviceTLS | None,
+        build: Callable[[str], Workplace],
+        state: StateFile,
+        pace: Pace | None = None,
+        limit: int = 1 << 30,
+        give_up_after: float | None = None,
+        timeouts: Timeouts = DEFAULT,
+        log: logging.Logger | None = None,
+    ) -> None:
+        """``build`` makes the workplace from the recipe's JSON. ``limit``: bytes of a message."""
+        self.name = NodeId(name)
+        self._server = server
+        self._tls = tls
+        self._build = build
+        self._state = state
+        self._pace = pace or Pace()
+        self._limit = limit
+        self._give_up_after = give_up_after
+        self._timeouts = timeouts
+        self._log = log or logging.getLogger("fedoptima.device")
+        self._clock = RunClock()
+        self._process = secrets.token_hex(8)
+        self._node: DeviceNode | None = None
+        self._compute: Compute | None = None
+        self._backoff = Backoff(timeouts.retry_first, timeouts.retry_longest)
+
+    async def run(self) -> Halt:
+        """Until the server says that it is over, or this device cannot go on."""
+        try:
+            while True:
+                try:
+                    return await self._connect()
+                except (ConnectionLost, grpc.RpcError) as error:
+                    self._backoff.lost()
+                    why = await self._judge(error)
+                alone = self._backoff.alone
+                if self._give_up_after is not None and alone > self._give_up_after:
+                    raise Unreachable(f"no server at {self._server} for {alone:.0f} s: {why}")
+                delay = self._backoff.wait()
+                self._log.warning(
+                    "no connection to %s (%s); trying again in %.1f s", self._server, why, delay
+                )
+                await asyncio.sleep(delay)
+        except _Over as over:
+            return Halt(str(over))
+        finally:
+            if self._node is not None:
+                self._node.save()
+                self._node.close()
+            if self._compute is not None:
+                self._compute.close()
+
+    # ---- one connection ----------------------------------------------------------------------
+
+    async def _connect(self) -> Halt:
+        async with self._channel() as channel:
+            call = channel.stream_stream(
+                PATH, request_serializer=serialize, response_deserializer=deserialize
+            )()
+            link = DeviceLink(
+                call,
+                limit=self._limit,
+                clock=self._clock,
+                timeouts=self._timeouts,
+                up=_pace(self._pace.up),
+                down=_pace(self._pace.down),
+            )
+            try:
+                node = await self._introduce(link)
+                node.connected(link)
+                await link.last(node)
+                return node.outcome.result()
+            finally:
+                if self._node is not None:
+                    self._node.disconnected(link)
+                await link.close()
+
+    async def _introduce(self, link: DeviceLink) -> DeviceNode:
+        node = self._node
+        hello = wire.Hello(
+            schema=SCHEMA,
+            name=self.name,
+            process=self._process,
+            version=__version__,
+            last_session=node.last_session if node else 0,
+            run=node.run if node else "",
+        )
+        welcome = await link.introduce(hello)
+        self._backoff.connected()
+        self._log.info("connected to %s", self._server)
+        if node is None or node.run != welcome.run:
+            node = await self._begin(link, welcome)
+        else:
+            node.telemetry.connected(welcome.records)
+        link.node = node
+        return node
+
+    async def _begin(self, link: DeviceLink, welcome: wire.Welcome) -> DeviceNode:
+        """Everything a run needs that this process has not worked for yet."""
+        if self._node is not None:
+            self._log.info("the server began another run: this device begins anew, too")
+            self._node.close()
+            self._node = None
+        try:
+            workplace, compute, speed = await self._prepare(welcome.recipe)
+        except Exception as error:
+            await link.give_up(in_words(error))
+            raise
+        uplink = self._pace.up or await link.measure_uplink()
+        life = self._state.begin_life(welcome.run, records=welcome.records)
+        core = DeviceCore(
+            samples=workplace.samples,
+            flops_per_second=speed,
+            bytes_per_second=uplink,
+            incarnation=life.incarnation,
+            step=life.step,
+        )
+        self._log.info(
+            "%d samples, %.2f GFLOP/s, uplink %.1f Mbit/s",
+            workplace.samples,
+            speed / 1e9,
+            uplink * 8 / 1e6,
+        )
+        self._node = node = DeviceNode(
+            self.name,
+            core,
+            workplace.engine,
+            compute,
+            self._clock,
+            run=welcome.run,
+            state=self._state,
+            telemetry=Telemetry(welcome.records),
+            log=self._log,
+        )
+        node.observers.append(DeviceLog(self._log).observe)
+        return node
+
+    async def _prepare(self, recipe: str) -> tuple[Workplace, Compute, float]:
+        compute = self._compute = self._compute or Compute(self.name)
+        workplace = await compute.do(lambda: self._build(recipe))
+        await compute.do(lambda: prepare_thread(workplace.threads))
+        return workplace, compute, await compute.do(workplace.measure_speed)
+
+    def _channel(self) -> Any:
+        options = client_options(self._timeouts)
+        if self._tls is None:
+            return grpc.aio.insecure_channel(str(self._server), options=options)
+        return grpc.aio.secure_channel(str(self._server), self._tls.credentials(), options=options)
+
+    # ---- when it fails -----------------------------------------------------------------------
+
+    async def _judge(self, error: Exception) -> str:
+        """Why the connection failed, in words; raises if another try would fail as well."""
+        if not isinstance(error, grpc.RpcError):
+            return str(error)
+        code, details = error.code(), str(error.details() or "")
+        if code is _OVER:
+            raise _Over(details)
+        if code in _FINAL:
+            raise Refused(f"{self._server} refused this device: {details}") from error
+        patience = self._timeouts.handshake
+        found = await asyncio.to_thread(diagnose, self._server, self._tls, timeout=patience)
+        if found is not None:
+            raise Refused(found) from error
+        return details or code.name
+
+
+class _Over(Exception):
+    """The run is over, and this device was not there to be told."""
+
+
+def _pace(bytes_per_second: float | None) -> LinkPace | None:
+    return None if bytes_per_second is None else LinkPace(bytes_per_second)

@@ -1,0 +1,97 @@
+"""A device: its core, its engine, and the link to its server while there is one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fedoptima.core.device import DeviceCore
+from fedoptima.core.effects import Effect, Evaluate, Send
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.events import Connected, Disconnected, Event, Received
+from fedoptima.core.machine import ComputeEngine
+from fedoptima.core.messages import Message, ModelUpdate
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.device.state import DeviceState, StateFile
+from fedoptima.runtime.device.telemetry import Telemetry
+from fedoptima.runtime.node import Node
+
+
+class Link(Protocol):
+    """The connection, as far as the node uses it."""
+
+    number: int
+
+    def send(self, message: Message) -> None: ...
+    def end(self, reason: str) -> None: ...
+
+
+class DeviceEngine(ComputeEngine, Protocol):
+    def admit(self, message: Message) -> None: ...
+    def receive(self, message: Message) -> Message: ...
+
+
+class DeviceNode(Node):
+    machine: DeviceCore
+    engine: DeviceEngine
+
+    def __init__(
+        self,
+        name: NodeId,
+        machine: DeviceCore,
+        engine: DeviceEngine,
+        compute: Compute,
+        clock: Callable[[], float],
+        *,
+        run: str,
+        state: StateFile,
+        telemetry: Telemetry,
+        log: logging.Logger,
+    ) -> None:
+        incarnation = machine.incarnation
+        super().__init__(name, machine, engine, compute, clock, incarnation=incarnation, log=log)
+        self.run = run
+        self.telemetry = telemetry
+        self.last_session = 0
+        self._state = state
+        self._link: Link | None = None
+        self.observers.append(telemetry.observe)
+
+    def connected(self, link: Link) -> None:
+        self._link = link
+        self.last_session = link.number
+        self.tell(Connected(SERVER, link.number))
+
+    def disconnected(self, link: Link) -> None:
+        if self._link is link:
+            self._link = None
+            self.tell(Disconnected(SERVER, link.number))
+
+    def receive(self, link: Link, message: Message) -> None:
+        if self._link is link:
+            self.engine.admit(message)
+            self.tell(Received(SERVER, link.number, self.engine.receive(message)))
+
+    def send(self, effect: Send) -> None:
+        if self._link is not None and self._link.number == effect.session:
+            self._link.send(effect.message)
+
+    def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
+        self.log.error("the server broke the protocol: %s", reason)
+        if self._link is not None and self._link.number == session:
+            self._link.end(reason)
+            self.disconnected(self._link)
+
+    def evaluate(self, effect: Evaluate) -> None:
+        raise InvariantBroken("a device was asked to evaluate")
+
+    def about_to_perform(self, event: Event, effects: Sequence[Effect]) -> bool:
+        """A step's number decides its data, so it is kept: at the end of every round."""
+        if any(isinstance(e, Send) and isinstance(e.message, ModelUpdate) for e in effects):
+            self.save()
+        return True
+
+    def save(self) -> None:
+        self._state.save(DeviceState(self.run, self.machine.incarnation, self.machine.step))

@@ -1,0 +1,1 @@
+"""Certificates, TLS, and why a connection was refused."""

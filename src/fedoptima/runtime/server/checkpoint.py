@@ -1,0 +1,145 @@
+"""A real server between two jobs, on disk.
+
+Taken in three steps, so that neither the event loop nor the engine waits for a disk: `capture` in
+the event loop (plain data, no tensor is touched), `Captured.complete` on the compute thread ahead
+of the next job, `Captured.write` on any thread. The job that was ordered but not begun is in it and
+is run again; devices are not in it: they keep their own state and join again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
+from fedoptima.core.effects import Evaluate, Run
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.events import Disconnected
+from fedoptima.core.serialization import freeze, thaw
+from fedoptima.core.server import ServerCore
+from fedoptima.core.types import SERVER, PayloadId
+from fedoptima.engine.checkpoint import (
+    KEPT,
+    SavedEngine,
+    engine_tensors,
+    newest_checkpoint,
+    payload_tensors,
+    read_checkpoint,
+    write_checkpoint,
+)
+from fedoptima.trace.writer import Mark
+
+
+class Captured:
+    """A checkpoint in the making."""
+
+    def __init__(self, state: dict[str, object], payloads: Mapping[PayloadId, object]) -> None:
+        self._state = state
+        self._payloads = payloads
+        self._tensors: dict[str, Tensor] | None = None
+
+    def complete(self, engine: SavedEngine) -> None:
+        """Add what the engine holds; on its own thread, before its next job."""
+        self._state["engine"], own = engine.save()
+        tensors = payload_tensors(self._payloads) | engine_tensors(SERVER, own)
+        self._tensors = {name: tensor.detach().to("cpu") for name, tensor in tensors.items()}
+
+    def write(self, folder: Path, number: int, *, keep: int = KEPT) -> Path:
+        """Checkpoint ``number``; it and ``keep - 1`` before it are on disk when this returns."""
+        if self._tensors is None:
+            raise InvariantBroken("a checkpoint is written before the engine was asked")
+        return write_checkpoint(folder, number, self._state, self._tensors, keep=keep)
+
+
+def capture(
+    core: ServerCore,
+    *,
+    running: Run | None,
+    timers: Mapping[str, float],
+    evaluations: Sequence[Evaluate],
+    sessions: int,
+    run: str,
+    life: int,
+    now: float,
+    mark: Mark,
+) -> Captured:
+    """``timers``: key and time. ``evaluations``: asked for, not answered. ``sessions``: given out.
+
+    ``life`` counts the server's processes in this run; ``mark`` is where its trace is.
+    """
+    payloads: dict[PayloadId, object] = {}
+    plain = freeze(core, payloads)
+    needed = _needed(plain, payloads, now)
+    state: dict[str, object] = {
+        "core": plain,
+        "running": freeze(running, needed),
+        "timers": dict(timers),
+        "evaluations": freeze(tuple(evaluations)),
+        "sessions": sessions,
+        "run": run,
+        "life": life,
+        "now": now,
+        "trace": [mark.nbytes, mark.records, mark.digest],
+    }
+    return Captured(state, needed)
+
+
+def _needed(
+    plain: object, payloads: Mapping[PayloadId, object], now: float
+) -> dict[PayloadId, object]:
+    """The payloads that a restored server can still use.
+
+    Its devices are gone, and with them their queued activations, nearly all of the memory. Which is
+    for the core to say: a copy of it is told what the restored one will be told.
+    """
+    needed: dict[PayloadId, object] = {}
+    copy = cast(ServerCore, thaw(plain, payloads))
+    for device, session in copy.leaving_order():
+        freeze(copy.handle(Disconnected(device, session), now), needed)
+    freeze(copy, needed)
+    return needed
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A server as it was captured; its engine has been put back already."""
+
+    core: ServerCore
+    running: Run | None
+    timers: Mapping[str, float]
+    evaluations: Sequence[Evaluate]
+    sessions: int
+    run: str
+    life: int
+    now: float
+    mark: Mark
+    number: int  # the checkpoint's own: the next one's is higher
+
+
+def load_server_checkpoint(
+    folder: Path, engine: SavedEngine, compute: torch.device
+) -> Restored | None:
+    """The newest whole checkpoint in ``folder``; None if none was ever written."""
+    newest = newest_checkpoint(folder)
+    if newest is None:
+        return None
+    saved = read_checkpoint(newest, compute)
+    state, payloads = saved.state, saved.payloads()
+    engine.restore(cast(Mapping[str, object], state["engine"]), saved.of_engines().get(SERVER, {}))
+    return Restored(
+        core=cast(ServerCore, thaw(state["core"], payloads)),
+        running=cast(Run | None, thaw(state["running"], payloads)),
+        timers=cast(Mapping[str, float], state["timers"]),
+        evaluations=cast(Sequence[Evaluate], thaw(state["evaluations"])),
+        sessions=cast(int, state["sessions"]),
+        run=cast(str, state["run"]),
+        life=cast(int, state["life"]),
+        now=cast(float, state["now"]),
+        mark=Mark(*cast(tuple[int, int, str], state["trace"])),
+        number=saved.number,
+    )

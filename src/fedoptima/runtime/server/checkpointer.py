@@ -1,0 +1,124 @@
+"""Keeps checkpoints of a server: when one is due, and the three steps of making it.
+
+Freezing the core takes the event loop a moment. The engine's state is copied on the compute
+thread, ahead of the job that was just ordered. The disk is written to in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fedoptima.core.effects import Evaluate, Run
+from fedoptima.core.server import ServerCore
+from fedoptima.engine.checkpoint import SavedEngine
+from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.server.checkpoint import Captured, capture
+from fedoptima.trace.writer import TraceWriter
+
+_SELDOM = 60.0  # seconds at least between two lines in the log
+
+
+class Keeper:
+    def __init__(
+        self,
+        folder: Path,
+        trace: TraceWriter,
+        *,
+        seconds: float,
+        merges: int | None,
+        kept: int,
+        log: logging.Logger,
+        number: int = 0,
+        version: int = 0,
+    ) -> None:
+        """``number`` and ``version``: of the checkpoint that this server has gone on from."""
+        self._folder = folder
+        self._trace = trace
+        self._seconds = seconds
+        self._merges = merges
+        self._kept = kept
+        self._log = log
+        self._number = number
+        self._last = time.monotonic()
+        self._last_version = version
+        self._told = float("-inf")  # when a checkpoint was logged last
+        self._writing = 0
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def possible(self, core: ServerCore) -> bool:
+        """Before there is a plan there is nothing to keep: the run just begins anew."""
+        return core.planned
+
+    def due(self, core: ServerCore) -> bool:
+        if self._writing or not self.possible(core):
+            return False
+        if time.monotonic() - self._last >= self._seconds:
+            return True
+        return self._merges is not None and core.version - self._last_version >= self._merges
+
+    def keep(
+        self,
+        core: ServerCore,
+        engine: SavedEngine,
+        compute: Compute,
+        *,
+        running: Run | None,
+        timers: Mapping[str, float],
+        evaluations: Sequence[Evaluate],
+        sessions: int,
+        run: str,
+        life: int,
+        now: float,
+    ) -> None:
+        self._last, self._last_version = time.monotonic(), core.version
+        captured = capture(
+            core,
+            running=running,
+            timers=timers,
+            evaluations=evaluations,
+            sessions=sessions,
+            run=run,
+            life=life,
+            now=now,
+            mark=self._trace.mark(),
+        )
+        self._number += 1
+        self._writing += 1
+        self._idle.clear()
+        number = self._number
+
+        def write(_: None) -> None:
+            loop = asyncio.get_running_loop()
+            task = loop.run_in_executor(self._disk, self._write, captured, number)
+            task.add_done_callback(lambda future: self._written(future.exception()))
+
+        compute.submit(lambda: captured.complete(engine), write, self._written)
+
+    def _write(self, captured: Captured, number: int) -> None:
+        began = time.monotonic()
+        captured.write(self._folder, number, keep=self._kept)
+        now = time.monotonic()
+        if now - self._told >= _SELDOM:
+            self._told = now
+            self._log.info(
+                "checkpoint %d is in %s (written in %.1f s)", number, self._folder, now - began
+            )
+
+    def _written(self, error: BaseException | None) -> None:
+        self._writing -= 1
+        if not self._writing:
+            self._idle.set()
+        if error is not None:  # a full disk must not end the training
+            self._log.error("no checkpoint could be written: %s", error)
+
+    async def close(self) -> None:
+        """Returns when everything kept so far is on disk."""
+        await self._idle.wait()
+        self._disk.shutdown(wait=False)

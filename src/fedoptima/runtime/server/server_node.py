@@ -1,0 +1,272 @@
+"""The server: its core, its engine, the sessions of its devices, its checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from fedoptima.core.effects import Effect, Evaluate, Halt, Run, Send
+from fedoptima.core.errors import ProtocolViolation, TrainingDiverged
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    Evaluated,
+    EvaluationFailed,
+    Event,
+    Received,
+)
+from fedoptima.core.machine import ComputeEngine
+from fedoptima.core.messages import Message, Stop
+from fedoptima.core.server import ServerCore
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.engine.checkpoint import SavedEngine
+from fedoptima.engine.determinism import prepare_thread
+from fedoptima.engine.evaluate import Metrics
+from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.node import Node
+from fedoptima.runtime.server.checkpoint import Restored
+from fedoptima.runtime.server.checkpointer import Keeper
+from fedoptima.runtime.server.rejoin import Homecoming
+from fedoptima.runtime.server.session import Refusal, Session
+from fedoptima.trace.device_trace import DeviceTrace
+
+LinesObserver = Callable[[Sequence[str]], None]
+
+
+class NetworkEngine(ComputeEngine, SavedEngine, Protocol):
+    def evaluation(self) -> Callable[[], Metrics]: ...
+    def admit(self, message: Message) -> None: ...
+    def receive(self, message: Message) -> Message: ...
+
+
+class ServerNode(Node):
+    machine: ServerCore
+    engine: NetworkEngine
+
+    def __init__(
+        self,
+        machine: ServerCore,
+        engine: NetworkEngine,
+        compute: Compute,
+        clock: Callable[[], float],
+        *,
+        run: str,
+        life: int,
+        keeper: Keeper | None,
+        patience: float = 60.0,
+        device_traces: Path | None,
+        log: logging.Logger,
+    ) -> None:
+        super().__init__(SERVER, machine, engine, compute, clock, incarnation=life, log=log)
+        self.run = run  # its id: devices bring work along only into the run they worked for
+        self.life = life
+        self.sessions: dict[NodeId, Session] = {}
+        self.device_observers: list[LinesObserver] = []
+        self._sessions_given = 0
+        self._keeper = keeper
+        self._device_traces = device_traces
+        self._traces: dict[NodeId, DeviceTrace] = {}
+        self._evaluations: dict[int, Evaluate] = {}  # asked and not answered yet
+        self._evaluator = ThreadPoolExecutor(
+            1, thread_name_prefix="evaluation", initializer=prepare_thread
+        )
+        self._interrupted = False
+        self._patience = patience
+        self._homecoming = Homecoming((), patience, self._welcome_back)  # nobody is away
+
+    # ---- sessions ----------------------------------------------------------------------------
+
+    def next_session(self, last_of_device: int) -> int:
+        """Higher than any the device has had: a restored server may have forgotten some."""
+        self._sessions_given = max(self._sessions_given, last_of_device) + 1
+        return self._sessions_given
+
+    def opened(self, session: Session) -> None:
+        self.sessions[session.device] = session
+        self.log.info("%s connected from %s", session.device, session.peer)
+        if not self._homecoming.over:
+            self._homecoming.opened(session)
+            return
+        self.tell(Connected(session.device, session.number))
+
+    def closed(self, session: Session, why: str = "") -> None:
+        """Nothing is taken from it any more. May be called again."""
+        if self.sessions.get(session.device) is not session:
+            return
+        del self.sessions[session.device]
+        if self._homecoming.holds(session):
+            self._homecoming.closed(session)
+            return
+        machine, device = self.machine, session.device
+        # One that has failed is no session of the core's any more.
+        early = device in machine.sessions and device not in machine.members
+        left = "left before it joined" if early else "left"
+        self.log.info("%s %s%s", device, left, f": {why}" if why else "")
+        self.tell(Disconnected(session.device, session.number))
+
+    def receive(self, session: Session, message: Message) -> None:
+        if self.sessions.get(session.device) is not session:
+            return
+        self.engine.admit(message)
+        message = self.engine.receive(message)
+        if self._homecoming.holds(session):
+            self._homecoming.received(session, message)
+            return
+        self.tell(Received(session.device, session.number, message))
+
+    def send(self, effect: Send) -> None:
+        session = self.sessions.get(effect.to)
+        if session is not None and session.number == effect.session:
+            session.outbox.put(effect.message)
+
+    def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
+        found = self.sessions.get(peer)
+        if found is not None and found.number == session:
+            self.log.warning("%s is dropped: %s", peer, reason)
+            found.end(Refusal(grpc.StatusCode.INVALID_ARGUMENT, reason))
+            self.closed(found, reason)
+
+    # ---- devices' own records ----------------------------------------------------------------
+
+    def trace_of(self, device: NodeId) -> DeviceTrace | None:
+        if self._device_traces is None:
+            return None
+        if device not in self._traces:
+            self._traces[device] = DeviceTrace(self._device_traces / f"{device}.jsonl.gz")
+        return self._traces[device]
+
+    def take_records(self, session: Session, first: int, lines: Sequence[str]) -> int:
+        """Put a device's records on disk, on the server's clock; says how many are there."""
+        trace = self.trace_of(session.device)
+        if trace is None:
+            return first + len(lines)
+        if self.sessions.get(session.device) is not session:
+            return trace.records  # its successor has been told this number, and counts from it
+        if first > trace.records or not session.clock.known:
+            raise ProtocolViolation(f"records from number {first} on, where nobody expects them")
+        now = self.clock()
+        fresh = lines[trace.records - first :]
+        try:
+            stamped = trace.append_restamped(
+                # Whatever its clock says: what it has told of has happened.
+                fresh,
+                session.device,
+                lambda theirs: min(session.clock.ours(theirs), now),
+            )
+        except OSError as error:  # the device keeps them, and sends them again
+            self.log.error("the records of %s cannot be kept: %s", session.device, error)
+            return trace.records
+        for observe in self.device_observers:
+            observe(stamped)
+        return trace.records
+
+    # ---- evaluation --------------------------------------------------------------------------
+
+    def evaluate(self, effect: Evaluate) -> None:
+        """On a copy of the weights as they are now, on a thread of its own: training goes on."""
+        self._evaluations[effect.index] = effect
+        loop = asyncio.get_running_loop()
+
+        def failed(error: Exception) -> None:
+            self._evaluations.pop(effect.index, None)
+            if not isinstance(error, TrainingDiverged):
+                self.break_down(error)
+                return
+            self.tell(EvaluationFailed(effect.index, str(error)))
+
+        def measure(evaluation: Callable[[], Metrics]) -> None:
+            task = loop.run_in_executor(self._evaluator, evaluation)
+            task.add_done_callback(answer)
+
+        def answer(future: asyncio.Future[Metrics]) -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if isinstance(error, Exception):
+                failed(error)
+                return
+            self._evaluations.pop(effect.index, None)
+            self.tell(Evaluated(effect.index, future.result()))
+
+        self._compute.submit(self.engine.evaluation, measure, failed)
+
+    # ---- checkpoints -------------------------------------------------------------------------
+
+    def about_to_perform(self, event: Event, effects: Sequence[Effect]) -> bool:
+        if self._working or self.machine.stopped:
+            return True
+        ordered = next((effect for effect in effects if isinstance(effect, Run)), None)
+        asked = [effect for effect in effects if isinstance(effect, Evaluate)]
+        if self._interrupted:
+            self._pause(ordered, asked)
+            return False
+        if self._keeper is not None and self._keeper.due(self.machine):
+            self._checkpoint(ordered, asked)
+        return True
+
+    def _checkpoint(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
+        assert self._keeper is not None
+        self._keeper.keep(
+            self.machine,
+            self.engine,
+            self._compute,
+            running=running,
+            timers=self.machine.timers,
+            evaluations=[*self._evaluations.values(), *asked],
+            sessions=self._sessions_given,
+            run=self.run,
+            life=self.life,
+            now=self.clock(),
+        )
+
+    def go_on_from(self, restored: Restored) -> None:
+        """The connections of the former life are gone; its running job is run again."""
+        self._sessions_given = restored.sessions
+        for evaluation in restored.evaluations:
+            self.evaluate(evaluation)
+        if restored.running is not None:
+            self.start(restored.running)
+        for key, at in restored.timers.items():
+            self.set_timer(key, at)
+        if self.machine.has_barrier:
+            expected = list(self.machine.members)
+            self._homecoming = Homecoming(expected, self._patience, self._welcome_back)
+        for device, session in self.machine.leaving_order():
+            self.tell(Disconnected(device, session))
+
+    def _welcome_back(self, session: Session, messages: list[Message]) -> None:
+        self.tell(Connected(session.device, session.number))
+        for message in messages:
+            self.tell(Received(session.device, session.number, message))
+
+    def interrupt(self) -> None:
+        """Stop where the run can be gone on from: now, or when the running job is done."""
+        self._interrupted = True
+        if not self._working:
+            self._pause(None, [])
+
+    def _pause(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
+        if self.outcome.done():
+            return
+        if self._keeper is not None and self._keeper.possible(self.machine):
+            self._checkpoint(running, asked)
+        for session in self.sessions.values():
+            session.outbox.put(Stop(INTERRUPTED))
+        self.outcome.set_result(Halt(INTERRUPTED))
+
+    async def close_up(self) -> None:
+        """After the end: what is on its way to the disk gets there."""
+        self.close()
+        self._homecoming.close()
+        if self._keeper is not None:
+            await self._keeper.close()
+        self._evaluator.shutdown(wait=False, cancel_futures=True)
+
+
+INTERRUPTED = "the server was stopped by its operator"

@@ -1,0 +1,68 @@
+"""One connection of one device, as the server sees it: from its welcome to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+import grpc
+
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.types import NodeId
+from fedoptima.runtime.clock import OffsetClock
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.runtime.wire.codec import Assembler
+from fedoptima.runtime.wire.outbox import Outbox
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a device is sent away; the device reads the text."""
+
+    code: grpc.StatusCode
+    text: str
+
+
+class Session:
+    def __init__(self, device: NodeId, number: int, hello: wire.Hello, peer: str) -> None:
+        self.device = device
+        self.number = number
+        self.process = hello.process
+        self.peer = peer  # its address, for the log
+        self.outbox = Outbox()
+        self.clock = OffsetClock()
+        self.probed = 0  # bytes of the device's uplink probe
+        # Done when the server ends the session; with a refusal if the device is to be told why.
+        self.ended: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        self.finished = asyncio.Event()  # the stream is closed
+        self._answered = asyncio.Event()
+
+    def receive_with(self, *, limit: int, pinned: bool) -> None:
+        self.assembler = Assembler(limit=limit, pinned=pinned)
+
+    def end(self, refusal: Refusal | None = None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(refusal)
+
+    # ---- pings -------------------------------------------------------------------------------
+
+    def ping(self, now: float) -> None:
+        self._answered.clear()
+        self.outbox.put_frame(wire.Frame(ping=wire.Ping(sent=now)))
+
+    def pong(self, pong: wire.Pong, now: float) -> None:
+        if not (0 <= pong.sent <= now and math.isfinite(pong.device_time)):
+            raise ProtocolViolation("it answered a ping that was never sent")
+        self.clock.answered(pong.sent, pong.device_time, now)
+        self._answered.set()
+
+    async def lives(self, now: float, patience: float) -> bool:
+        """Does the device answer?"""
+        self.ping(now)
+        try:
+            async with asyncio.timeout(patience):
+                await self._answered.wait()
+        except TimeoutError:
+            return False
+        return True

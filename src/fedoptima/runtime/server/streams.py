@@ -1,0 +1,259 @@
+"""The server's ends of all streams: who may come in, and what becomes of each frame."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.runtime.security.tls import ServerTLS, peer_name
+from fedoptima.runtime.server.server_node import ServerNode
+from fedoptima.runtime.server.session import Refusal, Session
+from fedoptima.runtime.timeouts import DEFAULT, Timeouts
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.runtime.wire.channel import METHOD, SCHEMA, SERVICE, server_options
+from fedoptima.runtime.wire.codec import Chunk, Frame, deserialize, serialize
+
+_NAME_LENGTH = 100
+_LAST_SESSION = 1 << 48  # far above any that was ever given
+_MOST_UNREAD = 100  # frames that answer a device: one that never reads must not fill the memory
+
+# grpc comes without types; a context is what reads, writes and ends one stream.
+Context = Any
+
+
+class Refused(Exception):
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
+class ServerStreams:
+    def __init__(
+        self,
+        node: ServerNode,
+        recipe: str,
+        *,
+        limit: int,
+        pinned: bool = False,
+        timeouts: Timeouts = DEFAULT,
+    ) -> None:
+        """``recipe``: what every device is told. ``limit``: bytes of the largest message taken."""
+        self._node = node
+        self._recipe = recipe
+        self._limit = limit
+        self._pinned = pinned
+        self._timeouts = timeouts
+        self._log: logging.Logger = node.log
+        self._open: set[Session] = set()  # until their streams are closed
+        self._closing = False
+
+    def listen(self, address: str, tls: ServerTLS | None) -> tuple[Any, int]:
+        """A server, to be started, and its port, which the system chooses where it is 0."""
+        self._secure = tls is not None
+        server = grpc.aio.server(options=server_options(self._timeouts))
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._serve, request_deserializer=deserialize, response_serializer=serialize
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
+        )
+        if tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, tls.credentials())
+        return server, port
+
+    async def farewell(self) -> None:
+        """Everything that waits is sent, every device's last records are taken."""
+        self._closing = True
+        for session in list(self._open):
+            session.outbox.close()
+        waits = [session.finished.wait() for session in self._open]
+        try:
+            async with asyncio.timeout(self._timeouts.farewell):
+                await asyncio.gather(*waits)
+        except TimeoutError:
+            late = ", ".join(sorted(session.device for session in self._open))
+            self._log.warning("did not close their connections in time: %s", late)
+
+    # ---- one stream --------------------------------------------------------------------------
+
+    async def _serve(self, _: object, context: Context) -> None:
+        try:
+            session = await self._admit(context)
+        except Refused as refused:
+            peer = _peer(context)
+            about = {"device": peer.rpartition(":")[0]}  # whoever it is: it may have lied
+            self._log.warning("%s was refused: %s", peer, refused, extra=about)
+            await context.abort(refused.refusal.code, refused.refusal.text)
+            return
+        self._open.add(session)
+        tasks = [
+            asyncio.create_task(self._read(session, context)),
+            asyncio.create_task(self._write(session, context)),
+            asyncio.create_task(self._ping(session)),
+        ]
+        why = ""
+        try:
+            ends: set[asyncio.Future[Any]] = {tasks[0], session.ended}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            why = _reason_of(tasks[0]) if tasks[0].done() else ""
+        finally:
+            self._node.closed(session, why)
+            session.outbox.drop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._open.discard(session)
+            session.finished.set()
+        refusal = session.ended.result() if session.ended.done() else None
+        if refusal is not None:
+            await context.abort(refusal.code, refusal.text)
+
+    async def _admit(self, context: Context) -> Session:
+        try:
+            async with asyncio.timeout(self._timeouts.handshake):
+                frame = await context.read()
+        except TimeoutError:
+            raise Refused(
+                Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "no introduction came")
+            ) from None
+        except ProtocolViolation as error:
+            raise Refused(Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))) from error
+        if frame is grpc.aio.EOF or frame.WhichOneof("kind") != "hello":
+            raise Refused(Refusal(grpc.StatusCode.INVALID_ARGUMENT, "the first frame is a Hello"))
+        hello = frame.hello
+        device = self._identify(hello, context)
+        await self._make_room(device, hello, context)
+        self._refuse_at_the_end()
+        session = Session(
+            device, self._node.next_session(hello.last_session), hello, _peer(context)
+        )
+        session.receive_with(limit=self._limit, pinned=self._pinned)
+        trace = self._node.trace_of(device)
+        welcome = wire.Welcome(
+            run=self._node.run,
+            session=session.number,
+            recipe=self._recipe,
+            records=trace.records if trace else 0,
+        )
+        session.outbox.put_frame(wire.Frame(welcome=welcome))
+        session.ping(self._node.clock())
+        self._node.opened(session)
+        return session
+
+    def _refuse_at_the_end(self) -> None:
+        outcome = self._node.outcome
+        if outcome.cancelled() or (outcome.done() and outcome.exception() is not None):
+            # It may be resumed: the device is to come again.
+            raise Refused(Refusal(grpc.StatusCode.UNAVAILABLE, "the server is breaking down"))
+        if self._closing or outcome.done():
+            raise Refused(Refusal(grpc.StatusCode.NOT_FOUND, "the run is over"))
+
+    def _identify(self, hello: wire.Hello, context: Context) -> NodeId:
+        if hello.schema != SCHEMA:
+            raise Refused(
+                Refusal(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"this server speaks version {SCHEMA} of the protocol, {hello.name!r} speaks "
+                    f"{hello.schema} (fedoptima {hello.version}): install the same fedoptima "
+                    "on both",
+                )
+            )
+        if hello.last_session > _LAST_SESSION:
+            raise Refused(
+                Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"session {hello.last_session} never was")
+            )
+        name = hello.name
+        if not name or len(name) > _NAME_LENGTH or name == SERVER or not _is_plain(name):
+            raise Refused(
+                Refusal(grpc.StatusCode.PERMISSION_DENIED, f"{name[:_NAME_LENGTH]!r} is no name")
+            )
+        if self._secure:
+            certified = peer_name(context)
+            if certified != name:
+                raise Refused(
+                    Refusal(
+                        grpc.StatusCode.PERMISSION_DENIED,
+                        f"the certificate is that of {certified!r}, not of {name!r}: start the "
+                        f"device with --name {certified}, or make one with: fedoptima certs device "
+                        f"{name}",
+                    )
+                )
+        return NodeId(name)
+
+    async def _make_room(self, device: NodeId, hello: wire.Hello, context: Context) -> None:
+        """A connection that died unnoticed gives way; a device that lives does not."""
+        while (old := self._node.sessions.get(device)) is not None:
+            same_process = old.process == hello.process
+            if not same_process and await old.lives(self._node.clock(), self._timeouts.ping_answer):
+                raise Refused(
+                    Refusal(
+                        grpc.StatusCode.ALREADY_EXISTS,
+                        f"{device!r} is connected already, from {old.peer}, and answers: give this "
+                        "device another name, or stop the other one",
+                    )
+                )
+            self._log.info(
+                "%s is back from %s: its old connection is given up", device, _peer(context)
+            )
+            old.end()
+            self._node.closed(old, "replaced")
+
+    async def _read(self, session: Session, context: Context) -> None:
+        try:
+            while (frame := await context.read()) is not grpc.aio.EOF:
+                self._take(session, frame)
+        except ProtocolViolation as error:
+            self._node.drop_peer(session.device, session.number, str(error))
+
+    def _take(self, session: Session, frame: Frame) -> None:
+        if isinstance(frame, Chunk) or frame.HasField("head"):
+            message = session.assembler.feed(frame)
+            if message is not None:
+                self._node.receive(session, message)
+            return
+        if session.outbox.unread > _MOST_UNREAD:
+            raise ProtocolViolation("it does not read what it is answered")
+        match frame.WhichOneof("kind"):
+            case "pong":
+                session.pong(frame.pong, self._node.clock())
+            case "telemetry":
+                telemetry = frame.telemetry
+                records = self._node.take_records(session, telemetry.first, telemetry.lines)
+                ack = wire.TelemetryAck(records=records)
+                session.outbox.put_frame(wire.Frame(telemetry_ack=ack))
+            case "probe":
+                session.probed += len(frame.probe.data)
+                if frame.probe.last:
+                    ack = wire.ProbeAck(nbytes=session.probed)
+                    session.outbox.put_frame(wire.Frame(probe_ack=ack))
+            case kind:
+                raise ProtocolViolation(f"a device does not send a {kind} frame")
+
+    async def _write(self, session: Session, context: Context) -> None:
+        async for frame in session.outbox.frames():
+            await context.write(frame)
+
+    async def _ping(self, session: Session) -> None:
+        while True:
+            await asyncio.sleep(self._timeouts.ping_every)
+            session.ping(self._node.clock())
+
+
+def _reason_of(reading: asyncio.Task[None]) -> str:
+    error = None if reading.cancelled() else reading.exception()
+    return "" if error is None else f"{type(error).__name__}: {error}".strip(": ")
+
+
+def _peer(context: Context) -> str:
+    return str(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
+
+
+def _is_plain(name: str) -> bool:
+    return name.isascii() and all(letter.isalnum() or letter in "_.-" for letter in name)

@@ -1,0 +1,1 @@
+"""What crosses the network: frames, messages, tensors."""

@@ -1,0 +1,46 @@
+"""What both ends of a stream agree on: the method's name, and gRPC's settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fedoptima.runtime.timeouts import Timeouts
+from fedoptima.runtime.wire.codec import MAX_FRAME_BYTES, SCHEMA
+
+__all__ = ["METHOD", "PATH", "SCHEMA", "SERVICE", "client_options", "server_options"]
+
+SERVICE: Final = "fedoptima.v1.Fleet"
+METHOD: Final = "Session"
+PATH: Final = f"/{SERVICE}/{METHOD}"
+
+Options = list[tuple[str, int]]
+
+
+def _common(timeouts: Timeouts) -> Options:
+    return [
+        ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+        ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+        ("grpc.keepalive_time_ms", int(timeouts.keepalive_every * 1000)),
+        ("grpc.keepalive_timeout_ms", int(timeouts.keepalive_answer * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def client_options(timeouts: Timeouts) -> Options:
+    return [
+        *_common(timeouts),
+        # The device's own loop tries again; gRPC's hidden retries would only blur its errors.
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def server_options(timeouts: Timeouts) -> Options:
+    half = int(timeouts.keepalive_every * 500)
+    return [
+        *_common(timeouts),
+        ("grpc.http2.min_ping_interval_without_data_ms", half),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", half),
+        ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a lottery
+    ]

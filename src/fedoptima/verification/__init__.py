@@ -1,0 +1,1 @@
+"""The proof that a recorded run is what the cores and the engines say."""

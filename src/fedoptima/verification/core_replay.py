@@ -1,0 +1,113 @@
+"""The proof that a run was the cores' doing: recorded events, fed into fresh cores, have to give
+the recorded effects, payload ids included; and what one node sent or ordered has to be what
+another received or an engine answered.
+
+Works on the records of any run, simulated or real, and on any prefix of one. A device that was
+killed may have lost its last records: that is no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from fedoptima.core.device import DeviceCore
+from fedoptima.core.effects import Effect, Note
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.machine import Machine
+from fedoptima.core.messages import Join
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.record import Record
+from fedoptima.verification.difference import NOTHING, Difference, part_ways
+from fedoptima.verification.incarnations import Lives
+from fedoptima.verification.matching import JobMatching, MailMatching
+
+ServerFactory = Callable[[], Machine]
+DeviceFactory = Callable[[Join], Machine]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    records: int  # looked at: all, or up to the first difference
+    nodes: Mapping[NodeId, int]  # records of each
+    difference: Difference | None
+
+
+def device_as_introduced(join: Join) -> DeviceCore:
+    """A device at the beginning of the life that it introduces with ``join``."""
+    return DeviceCore(
+        samples=join.samples,
+        flops_per_second=join.flops_per_second,
+        bytes_per_second=join.bytes_per_second,
+        incarnation=join.incarnation,
+        step=join.step,
+    )
+
+
+def replay_trace(
+    records: Iterable[Record],
+    server: ServerFactory,
+    device: DeviceFactory = device_as_introduced,
+) -> Verdict:
+    """``records``: each node's in order; how the nodes' are interleaved does not matter."""
+    lives, cores = Lives(), _Cores(server, device)
+    jobs, mail = JobMatching(), MailMatching()
+    nodes: dict[NodeId, int] = {}
+    number = 0
+    for number, record in enumerate(records, start=1):
+        nodes[record.node] = nodes.get(record.node, 0) + 1
+        join = lives.begun_by(record)
+        difference = (
+            cores.feed(number, record, join)
+            or jobs.observe(number, record, join)
+            or mail.observe(number, record, join)
+        )
+        if difference is not None:
+            return Verdict(number, nodes, difference)
+    return Verdict(number, nodes, mail.finish())
+
+
+class _Cores:
+    def __init__(self, server: ServerFactory, device: DeviceFactory) -> None:
+        self._server = server
+        self._device = device
+        self._machines: dict[NodeId, Machine] = {}
+
+    def feed(self, number: int, record: Record, join: Join | None) -> Difference | None:
+        node = record.node
+        if join is not None:
+            self._machines[node] = self._device(join)
+        elif node == SERVER and node not in self._machines:
+            self._machines[node] = self._server()
+        if node not in self._machines:
+            return Difference(
+                number, record, "the first record of a device", "a Join", repr(record.event)
+            )
+        try:
+            got = _answer(self._machines[node], record)
+        except Exception as error:  # whatever it is, the recorded core did not raise it
+            return Difference(number, record, "the core", "an answer", repr(error))
+        return _compare(number, record, got)
+
+
+def _answer(machine: Machine, record: Record) -> list[Effect]:
+    try:
+        return machine.handle(record.event, record.at)
+    except ProtocolViolation as error:
+        # Drivers record it as a note and drop the peer; whom they call the peer is their affair.
+        match list(record.effects):
+            case [Note("peer dropped", about)]:
+                return [Note("peer dropped", about, str(error))]
+        return [Note("peer dropped", record.node, str(error))]
+
+
+def _compare(number: int, record: Record, got: list[Effect]) -> Difference | None:
+    expected = record.effects
+    for index in range(max(len(expected), len(got))):
+        ours = expected[index] if index < len(expected) else NOTHING
+        theirs = got[index] if index < len(got) else NOTHING
+        name = type(theirs if ours is NOTHING else ours).__name__
+        difference = part_ways(number, record, f"effect {index + 1}, {name}", ours, theirs)
+        if difference is not None:
+            return difference
+    return None

@@ -1,0 +1,201 @@
+"""What one side of a seam says must be what the other side heard.
+
+Jobs: each one ordered is answered once, by its ticket, before the next; its result bears its name.
+Mail: in each session, direction and class (bulk, or all that overtakes it) the messages received
+are the first ones sent, in order. The two sides' records need not be interleaved by true time: the
+clocks of a real run agree only roughly.
+
+More may be received than was recorded as sent only where records are known to be lost: the last
+ones of a device's life, and those of a server between its last checkpoint and its death.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fedoptima.core.effects import Halt, Run, Send
+from fedoptima.core.events import Connected, Disconnected, JobDone, JobFailed, Received
+from fedoptima.core.messages import Join, Message, is_bulk
+from fedoptima.core.types import SERVER, NodeId, PayloadId, payload_id
+from fedoptima.trace.record import Record
+from fedoptima.verification.difference import NOTHING, Difference, part_ways, shown
+
+
+class JobMatching:
+    def __init__(self) -> None:
+        self._running: dict[NodeId, Run] = {}
+        self._life: dict[NodeId, int] = {}
+
+    def observe(self, number: int, record: Record, join: Join | None) -> Difference | None:
+        node, event = record.node, record.event
+        if join is not None:  # what the last life was doing, nobody will answer
+            self._life[node] = join.incarnation
+            self._running.pop(node, None)
+        difference = None
+        if isinstance(event, JobDone | JobFailed):
+            ordered = self._running.pop(node, NOTHING)
+            answered = Run(event.ticket, event.job)
+            difference = part_ways(number, record, "the job answered", ordered, answered)
+            if difference is None and isinstance(event, JobDone):
+                difference = self._named_after(number, record, event)
+        for effect in record.effects:
+            if isinstance(effect, Run) and difference is None:
+                unanswered = self._running.get(node, NOTHING)
+                difference = part_ways(number, record, "the job running", NOTHING, unanswered)
+                self._running[node] = effect
+        return difference
+
+    def _named_after(self, number: int, record: Record, event: JobDone) -> Difference | None:
+        node, life = record.node, self._life.get(record.node, 0)
+        if node == SERVER:  # one that went on from a checkpoint has a higher number
+            life = max(life, life_of(event.result.id))
+            self._life[node] = life
+        expected = payload_id(node, life, event.ticket)
+        return part_ways(number, record, "the result's id", expected, event.result.id)
+
+
+def life_of(result: PayloadId) -> int:
+    """The life of the node whose job made this; -1 if the id is not of that form."""
+    _, _, tail = result.rpartition("/")[0].rpartition("/")
+    return int(tail) if tail.isdecimal() else -1
+
+
+class _Seen(NamedTuple):
+    number: int
+    record: Record
+    message: Message
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What one side has recorded and the other has not yet."""
+
+    sent: deque[Message] = field(default_factory=deque)
+    received: deque[_Seen] = field(default_factory=deque)
+
+
+class _LaneKey(NamedTuple):
+    device: NodeId
+    session: int
+    upward: bool
+    bulk: bool
+
+
+class MailMatching:
+    def __init__(self) -> None:
+        self._lanes: dict[_LaneKey, _Lane] = {}
+        self._server = _ServerSide()
+        self._devices: dict[NodeId, _DeviceSide] = {}
+
+    def observe(self, number: int, record: Record, join: Join | None) -> Difference | None:
+        node, event = record.node, record.event
+        if node == SERVER:
+            self._server.observe(record)
+        else:
+            self._devices.setdefault(node, _DeviceSide()).observe(record, new_life=bool(join))
+        difference = None
+        if isinstance(event, Received):
+            upward = node == SERVER
+            device = event.sender if upward else node
+            lane = self._lane(device, event.session, upward, event.message)
+            lane.received.append(_Seen(number, record, event.message))
+            difference = _settle(lane)
+        for effect in record.effects:
+            if isinstance(effect, Send):
+                upward = effect.to == SERVER
+                device = node if upward else effect.to
+                lane = self._lane(device, effect.session, upward, effect.message)
+                lane.sent.append(effect.message)
+                difference = difference or _settle(lane)
+        return difference
+
+    def finish(self) -> Difference | None:
+        """After the last record: was anything received that nobody sent?"""
+        unsent = [
+            lane.received[0]
+            for key, lane in self._lanes.items()
+            if lane.received and not self._may_be_lost(key)
+        ]
+        if not unsent:
+            return None
+        first = min(unsent)
+        return Difference(first.number, first.record, "received", NOTHING, shown(first.message))
+
+    def _lane(self, device: NodeId, session: int, upward: bool, message: Message) -> _Lane:
+        key = _LaneKey(device, session, upward, is_bulk(message))
+        return self._lanes.setdefault(key, _Lane())
+
+    def _may_be_lost(self, key: _LaneKey) -> bool:
+        if not key.upward:
+            return self._server.may_have_lost(key.device, key.session)
+        device = self._devices.get(key.device)
+        return device is None or device.may_have_lost(key.session)
+
+
+def _settle(lane: _Lane) -> Difference | None:
+    if not (lane.sent and lane.received):
+        return None
+    sent, (number, record, message) = lane.sent.popleft(), lane.received.popleft()
+    return part_ways(number, record, "received", sent, message)
+
+
+class _DeviceSide:
+    """A device's sessions by its own account. A life that was killed has lost its last records."""
+
+    def __init__(self) -> None:
+        self._sessions: list[tuple[int, bool]] = []  # and whether a life began with it
+        self._ended: set[int] = set()  # sessions of which the device has recorded the end
+
+    def observe(self, record: Record, *, new_life: bool) -> None:
+        match record.event:
+            case Connected(_, session):
+                if self._sessions and not new_life:
+                    self._ended.add(self._sessions[-1][0])
+                self._sessions.append((session, new_life))
+            case Disconnected(_, session):
+                self._ended.add(session)
+        if self._sessions and any(isinstance(effect, Halt) for effect in record.effects):
+            self._ended.add(self._sessions[-1][0])
+
+    def may_have_lost(self, session: int) -> bool:
+        if any(session == known for known, _ in self._sessions):
+            return session not in self._ended
+        later = (new_life for known, new_life in self._sessions if known > session)
+        return next(later, True)
+
+
+class _ServerSide:
+    """A server that went on from a checkpoint has forgotten what it did after it.
+
+    It begins by ending the sessions it knew; its next results bear the number of its new life.
+    """
+
+    def __init__(self) -> None:
+        self._life = 0
+        self._restarts = 0
+        self._halted = False
+        self._known: set[tuple[NodeId, int]] = set()
+        self._ended_since_result: set[tuple[NodeId, int]] = set()
+        self._cut_short: set[tuple[NodeId, int]] = set()
+
+    def observe(self, record: Record) -> None:
+        match record.event:
+            case Connected(device, session):
+                self._known.add((device, session))
+            case Disconnected(device, session):
+                self._ended_since_result.add((device, session))
+            case JobDone(result=result):
+                if life_of(result.id) > self._life:
+                    self._life = life_of(result.id)
+                    self._restarts += 1
+                    self._cut_short |= self._ended_since_result
+                self._ended_since_result.clear()
+        self._halted = self._halted or any(isinstance(effect, Halt) for effect in record.effects)
+
+    def may_have_lost(self, device: NodeId, session: int) -> bool:
+        if not self._halted:
+            return True
+        unknown = (device, session) not in self._known
+        return (device, session) in self._cut_short or (unknown and self._restarts > 0)

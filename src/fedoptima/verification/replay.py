@@ -1,0 +1,191 @@
+"""Was a run what its recipe and this code make of it? Asked of its folder alone.
+
+`replay` feeds the recorded events into fresh cores; `re_execute` executes the recorded jobs on
+fresh engines. Both serve simulated and real runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.server import ServerCore
+from fedoptima.core.types import NodeId
+from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.server_setup import device_names, expected_devices
+from fedoptima.experiments.setup import (
+    Given,
+    build_method,
+    device_engine,
+    prepare,
+    server_settings,
+)
+from fedoptima.experiments.simulated_run import weights_digest
+from fedoptima.sim.fleet import build_fleet
+from fedoptima.trace.reader import read_trace
+from fedoptima.trace.record import Record
+from fedoptima.verification.core_replay import replay_trace
+from fedoptima.verification.difference import Difference
+from fedoptima.verification.re_execution import Irreproducible, ReExecution, Workshop, count_uses
+
+Progress = Callable[[str, int], None]  # what is done, and how many records are
+
+_TOLD_EVERY = 500  # records
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Fingerprints of a run's final weights."""
+
+    recorded: str
+    executed: str  # empty if the jobs could not be executed again
+    problem: str = ""  # why not
+
+    @property
+    def identical(self) -> bool:
+        return self.recorded == self.executed
+
+
+@dataclass(frozen=True)
+class Replay:
+    records: int  # looked at: all, or up to the first difference
+    nodes: Mapping[NodeId, int]  # records of each
+    difference: Difference | None
+    weights: Weights | None = None  # not asked for, or the cores differ already
+
+    @property
+    def identical(self) -> bool:
+        return self.difference is None and (self.weights is None or self.weights.identical)
+
+    def to_json(self) -> str:
+        weights = self.weights
+        plain = {
+            "identical": self.identical,
+            "records": self.records,
+            "nodes": dict(self.nodes),
+            "difference": None if self.difference is None else self.difference.plain(),
+            "weights": None
+            if weights is None
+            else {
+                "recorded": weights.recorded,
+                "executed": weights.executed,
+                "problem": weights.problem,
+            },
+        }
+        return json.dumps(plain, indent=1)
+
+
+def replay(
+    directory: str | Path,
+    *,
+    weights: bool = False,
+    given: Given | None = None,
+    progress: Progress = lambda *_: None,
+) -> Replay:
+    """``weights``: execute all jobs again, too, which takes as long as the run's maths did.
+
+    ``given``: what was given to the run as Python objects; only needed for the weights.
+    """
+    run, recipe, dry = RunDirectory.open(Path(directory))
+    recorded = _recorded_digest(run, dry) if weights else ""
+    records = _counted(read_trace(run.trace), "replaying", progress)
+    verdict = replay_trace(records, lambda: _server_core(run, recipe))
+    if not weights or verdict.difference is not None:
+        return Replay(verdict.records, verdict.nodes, verdict.difference)
+    try:
+        executed, problem = weights_digest(re_execute(directory, given, progress)), ""
+    except Irreproducible as error:
+        executed, problem = "", str(error)
+    return Replay(verdict.records, verdict.nodes, None, Weights(recorded, executed, problem))
+
+
+def _recorded_digest(run: RunDirectory, dry: bool) -> str:
+    if dry:
+        raise ConfigError(f"{run.path}: a dry run has no weights; replay it without --weights")
+    if not run.summary.exists():
+        raise ConfigError(
+            f"{run.path}: this run has not come to its end, so there are no weights to compare "
+            "with; replay it without --weights"
+        )
+    try:
+        return str(json.loads(run.summary.read_text())["weights_digest"])
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{run.summary}: damaged ({error})") from error
+
+
+def _server_core(run: RunDirectory, recipe: Recipe) -> ServerCore:
+    """The server as it was when the run began."""
+    if run.devices.is_dir():
+        method = build_method(recipe, expected_devices(recipe))
+        waits_for = recipe.deploy.devices or len(device_names(recipe)) or 1
+        patience = recipe.deploy.patience
+        return ServerCore(method, server_settings(recipe, waits_for, patience=patience))
+    fleet = build_fleet(recipe.fleet, recipe.seed)
+    method = build_method(recipe, len(fleet.devices))
+    return ServerCore(method, server_settings(recipe, max(1, fleet.present_at_start)))
+
+
+def re_execute(
+    directory: str | Path, given: Given | None = None, progress: Progress = lambda *_: None
+) -> dict[str, Tensor]:
+    """The final weights of a run, both sides joined, from its recorded jobs alone.
+
+    `Irreproducible` if a job comes to something else than recorded, or cannot be executed.
+    """
+    run, recipe, dry = RunDirectory.open(Path(directory))
+    if dry:
+        raise ConfigError(f"{run.path}: a dry run has no weights")
+    _check_given(run, recipe, given or Given())
+    uses = count_uses(read_trace(run.trace))
+    with deterministic(recipe.threads):
+        server, workshop = _workshop(run, recipe, given)
+        records = _counted(read_trace(run.trace), "executing the jobs again", progress)
+        ReExecution(workshop, uses).run(records)
+        return server.export()
+
+
+def _counted(records: Iterable[Record], what: str, progress: Progress) -> Iterator[Record]:
+    for number, record in enumerate(records):
+        if number % _TOLD_EVERY == 0:
+            progress(what, number)
+        yield record
+
+
+def _check_given(run: RunDirectory, recipe: Recipe, given: Given) -> None:
+    for what, named, there in (
+        ("model", recipe.model.name, given.model),
+        ("data", recipe.data.name, given.dataset),
+    ):
+        if named == "custom" and there is None:
+            raise ConfigError(
+                f"{run.path}: this run's {what} was given in Python; give it again: "
+                "fedoptima.verification.replay.replay(..., given=Given(...))"
+            )
+    if recipe.fleet is None:
+        raise ConfigError(
+            f"{run.path}: this run's devices brought their own data, which is not here; "
+            "replay it without --weights"
+        )
+
+
+def _workshop(
+    run: RunDirectory, recipe: Recipe, given: Given | None
+) -> tuple[ServerEngine, Workshop]:
+    experiment = prepare(recipe, given)
+    devices = experiment
+    if run.devices.is_dir() and recipe.device != "cpu":  # which is the server's alone then
+        devices = prepare(recipe.model_copy(update={"device": "cpu"}), given)
+    server = ServerEngine(experiment.task)
+    engines = {
+        node: device_engine(recipe, devices.task, node, rows)
+        for node, rows in devices.shares.items()
+    }
+    return server, Workshop(server, experiment.task.compute, engines, devices.task.compute)

@@ -1,0 +1,98 @@
+"""An onlooker sees what a reader of the finished trace will see, a moment later."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+
+from fedoptima.analysis.fleet import DeviceState
+from fedoptima.analysis.live_accounts import LiveAccounts
+from fedoptima.core.events import Received
+from fedoptima.core.jobs import FullStep
+from fedoptima.core.messages import ModelUpdate
+from fedoptima.core.types import SERVER, Payload, PayloadId
+from fedoptima.trace.record import Record
+from tests.analysis.stories import A, B, connects, loads, planned, starts, told, usage, works
+
+RUN = [
+    *connects(0.0, A, B),
+    planned(1.0),
+    *loads(1.1, 1.2, A),
+    *loads(1.3, 1.4, B),
+    *works(1.4, 3.0, A),
+    *works(1.5, 2.0, B),
+    *works(2.1, 4.0, SERVER, FullStep(0)),
+]
+
+
+def lines(records: list[Record]) -> list[str]:
+    return [record.to_line() for record in records]
+
+
+def mine(records: list[Record], node: str) -> list[Record]:
+    return [record for record in records if record.node == node]
+
+
+def observed(live: LiveAccounts, records: list[Record]) -> None:
+    """The server's at once, then each device's in one piece: the order in which they come."""
+    for record in mine(records, SERVER):
+        live.observe(record)
+    for device in (B, A):
+        live.observe_lines(lines(mine(records, device)))
+
+
+def test_records_that_come_late_are_put_in_their_place() -> None:
+    live = LiveAccounts()
+    observed(live, RUN)
+    live.advance(100.0)
+    assert live.accounts.usage.usage() == usage(RUN)
+
+
+def test_the_last_moment_is_waited_for() -> None:
+    live = LiveAccounts()
+    observed(live, RUN)
+    live.advance(4.0)  # counts what happened until second 1
+    assert live.accounts.course.now == 1.0
+    live.advance(6.0)
+    assert live.accounts.course.now == 3.0
+
+
+def test_what_comes_later_than_that_is_counted_as_new() -> None:
+    live = LiveAccounts()
+    observed(live, RUN)
+    live.advance(100.0)
+    live.observe_lines(lines([starts(2.5, B, FullStep(1))]))
+    live.advance(100.0)
+    assert live.accounts.course.now == 4.0  # time does not go back
+
+
+def test_how_a_device_is_doing_is_told_at_once() -> None:
+    live = LiveAccounts()
+    observed(live, RUN)
+    assert live.fleet.devices[A].state is DeviceState.TRAINING
+    assert live.fleet.began == 1.0
+    assert live.accounts.course.now == 0.0
+
+
+def test_no_tensor_is_kept_from_being_freed() -> None:
+    live = LiveAccounts()
+    tensor = torch.zeros(3)
+    message = ModelUpdate(0, 8, Payload(PayloadId("u"), 12, {"weight": tensor}))
+    live.observe(told(1.0, SERVER, Received(A, 1, message)))
+    gone = weakref.ref(tensor)
+    del tensor, message
+    gc.collect()
+    assert gone() is None
+
+
+def test_who_comes_in_the_middle_of_a_run_sees_as_much_as_the_others() -> None:
+    before = [record for record in RUN if record.at < 2.0]
+    live = LiveAccounts()
+    live.catch_up(before)
+    assert live.accounts.course.now == max(record.at for record in before)
+    observed(live, [record for record in RUN if record.at >= 2.0])
+    live.advance(100.0)
+    assert live.accounts.usage.usage() == usage(RUN)
+    assert live.fleet.devices[B].state is DeviceState.TRAINING

@@ -1,0 +1,218 @@
+"""What the server holds, in bytes, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedoptima.analysis.memory import (
+    Memory,
+    MemoryAccount,
+    memory_of_copies,
+    memory_of_shared,
+)
+from fedoptima.analysis.planned import server_side_bytes
+from fedoptima.analysis.server_state import Holdings
+from fedoptima.core.effects import Note, Run, Send
+from fedoptima.core.events import Connected, Disconnected, JobDone, Received
+from fedoptima.core.jobs import CloseCopy, OpenCopy
+from fedoptima.core.messages import ActivationBatch, Failed
+from fedoptima.core.types import SERVER
+from fedoptima.trace.record import Record
+from tests.analysis.stories import (
+    A,
+    B,
+    answers,
+    batch,
+    blob,
+    joins,
+    merge,
+    merged,
+    planned,
+    refusal,
+    step,
+    stepped,
+    told,
+    update,
+)
+
+# Blocks of 10, 20 and 30 bytes, the first on the device.
+BASE = 1000 + 50  # the global model, and blocks two and three once
+
+
+class Server:
+    """Both accounts, fed record by record."""
+
+    def __init__(self) -> None:
+        self.holdings = Holdings()
+        self.account = MemoryAccount(self.holdings)
+        self.tell(*joins(0.0, A, B), planned(0.0, blocks=(10, 20, 30), split=1))
+
+    def tell(self, *records: Record) -> Server:
+        for record in records:
+            self.holdings.observe(record)
+            self.account.observe(record)
+        return self
+
+    @property
+    def memory(self) -> Memory:
+        return self.account.memory()
+
+    @property
+    def now(self) -> int:
+        return self.account._total.value
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_at_first_there_is_the_global_model_and_one_server_side(server: Server) -> None:
+    assert server.now == BASE
+    assert server.memory.peak_models == BASE
+
+
+def test_a_batch_is_held_from_its_arrival_to_the_end_of_its_step(server: Server) -> None:
+    server.tell(batch(1.0, A, 0, 200, Run(1, step(A, 0))))
+    assert server.now == BASE + 200
+    server.tell(batch(2.0, B, 0, 300))
+    assert server.now == BASE + 500
+    server.tell(stepped(3.0, step(A, 0), Run(2, step(B, 0))))
+    assert server.now == BASE + 300
+    server.tell(stepped(5.0, step(B, 0)))
+    assert server.now == BASE
+    memory = server.memory
+    assert memory.total.peak == BASE + 500
+    assert memory.total.mean == pytest.approx(BASE + (0 + 200 + 500 + 300 * 2) / 5)
+    assert memory.peak_activations == 500
+    assert memory.queue.peak == 1  # the one in the running step does not wait
+    assert memory.queue.mean == pytest.approx(1 / 5)
+
+
+def test_a_late_batch_or_a_forbidden_one_is_not_held(server: Server) -> None:
+    server.tell(
+        batch(1.0, A, 0, 200, Note("late batch dropped", A)),
+        batch(1.0, B, 0, 200, Note("peer dropped", B)),
+    )
+    assert server.now == BASE
+
+
+def test_what_a_device_left_behind_goes_with_it(server: Server) -> None:
+    server.tell(batch(1.0, A, 0, 200, Run(1, step(A, 0))), batch(1.0, A, 1, 70))
+    server.tell(update(1.0, A, "u"))
+    assert server.now == BASE + 200 + 70 + 100
+    server.tell(told(2.0, SERVER, Disconnected(A, 1)))
+    assert server.now == BASE + 200  # its step is still running
+    server.tell(stepped(3.0, step(A, 0)))
+    assert server.now == BASE
+
+
+def test_a_connection_that_ended_long_ago_takes_nothing_with_it(server: Server) -> None:
+    server.tell(told(1.0, SERVER, Connected(A, 2)), batch(1.5, A, 0, 200))
+    assert server.now == BASE  # a batch of a dead session is not taken
+    server.tell(*joins(2.0, A)[1:])
+    server.tell(told(3.0, SERVER, Disconnected(A, 1)))
+    assert server.holdings.samples[A] == 8
+
+
+def test_what_a_failed_device_still_sends_is_not_held(server: Server) -> None:
+    server.tell(batch(1.0, A, 0, 200))
+    server.tell(told(2.0, SERVER, Received(A, 1, Failed("no disk"))))
+    server.tell(batch(3.0, A, 1, 200))
+    assert server.now == BASE
+
+
+def test_updates_are_held_until_their_merge_is_done(server: Server) -> None:
+    both = merge((A, "u", 0.5), (B, "v", 0.5))
+    server.tell(update(1.0, A, "u"), update(2.0, B, "v", Run(1, both)))
+    assert server.now == BASE + 200
+    server.tell(told(2.5, SERVER, Disconnected(A, 1)))  # too late to matter
+    assert server.now == BASE + 200
+    server.tell(merged(3.0, both))
+    assert server.now == BASE
+    assert server.memory.peak_updates == 200
+
+
+def test_a_buffer_keeps_what_it_accepted_when_the_device_leaves(server: Server) -> None:
+    server.tell(update(1.0, A, "u", *answers(A)))
+    server.tell(told(2.0, SERVER, Disconnected(A, 1)))
+    assert server.now == BASE + 100
+    full = merge((A, "u", 0.5), (B, "v", 0.5))
+    server.tell(update(3.0, B, "v", Run(1, full)), merged(4.0, full, *answers(B)))
+    assert server.now == BASE
+
+
+def test_a_refused_update_is_let_go_at_once(server: Server) -> None:
+    server.tell(update(1.0, A, "u", refusal(A), *answers(A)))
+    assert server.now == BASE
+
+
+def test_every_open_copy_is_a_server_side_more(server: Server) -> None:
+    for device in (A, B, A):  # a copy that is opened again is the same copy
+        server.tell(batch(1.0, device, 0, 0, Run(1, OpenCopy(device, 1))))
+    assert server.now == BASE + 2 * 50
+    server.tell(told(2.0, SERVER, JobDone(2, CloseCopy(A), blob("", 0))))
+    assert server.now == BASE + 50
+    assert server.memory.most_copies == 2
+    assert server.memory.peak_models == BASE + 2 * 50
+
+
+def test_a_peak_is_seen_when_something_else_is_freed_in_the_same_moment(server: Server) -> None:
+    one = merge((A, "u", 1.0))
+    server.tell(update(1.0, A, "u", Run(1, one), nbytes=50))
+    before = server.now
+    server.tell(merged(2.0, one, Run(2, OpenCopy(A, 1))))
+    assert server.now == before
+    assert server.memory.most_copies == 1
+    assert server.memory.peak_models == BASE + 50
+
+
+def test_a_merge_may_change_the_size_of_the_model(server: Server) -> None:
+    one = merge((A, "u", 1.0))
+    server.tell(update(1.0, A, "u", Run(1, one)), merged(2.0, one, model=1200))
+    assert server.now == BASE + 200
+
+
+def test_the_formulas_are_the_papers() -> None:
+    assert memory_of_copies(model=50, activation=7, devices=3) == 4 * 50 + 3 * 7
+    assert memory_of_shared(model=50, activation=7, cap=32) == 50 + 32 * 7
+
+
+def test_the_formulas_stand_beside_what_was_measured(server: Server) -> None:
+    parts = ActivationBatch(0, blob("p", 40), part=0, parts=3)
+    server.tell(told(1.0, SERVER, Received(A, 1, parts)), batch(1.0, B, 0, 90))
+    memory = server.memory
+    assert memory.activation == 120  # the three parts together
+    assert memory.server_side == 50
+    assert memory.formula_copies == 3 * 50 + 2 * 120
+    assert memory.formula_shared == 50 + 2 * 120
+
+
+def test_without_a_server_side_there_is_no_formula() -> None:
+    holdings = Holdings()
+    account = MemoryAccount(holdings)
+    for record in (*joins(0.0, A), planned(0.0, blocks=(10, 20), split=2)):
+        holdings.observe(record)
+        account.observe(record)
+    memory = account.memory()
+    assert (memory.formula_copies, memory.formula_shared) == (0, 0)
+    assert memory.total.peak == 1000
+
+
+def test_a_plan_that_is_no_json_has_no_server_side() -> None:
+    assert server_side_bytes("plan") == 0
+    assert server_side_bytes("3") == 0
+    assert server_side_bytes('{"split": 1, "blocks": [{"parameter_bytes": 4}]}') == 0
+
+
+def test_what_comes_before_the_plan_is_not_held() -> None:
+    holdings = Holdings()
+    for record in (*joins(0.0, A), batch(0.0, A, 0, 200), update(0.0, A, "u")):
+        holdings.observe(record)
+    assert (holdings.waiting_bytes, holdings.update_bytes) == (0, 0)
+
+
+def test_a_devices_own_records_say_nothing_about_the_server(server: Server) -> None:
+    message = ActivationBatch(0, blob("x", 200))
+    server.tell(told(1.0, A, Received(SERVER, 1, message), Send(SERVER, 1, message)))
+    assert server.now == BASE

@@ -1,0 +1,161 @@
+"""A prediction is arithmetic; a dry run of the same experiment is what it has to agree with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.core.messages import ProgramSpec
+from fedoptima.core.types import NodeId
+from fedoptima.data.custom import as_dataset
+from fedoptima.experiments.setup import Experiment, Given, prepare
+from fedoptima.experiments.simulated_run import run_experiment
+from fedoptima.prediction.planning import predict
+from tests.experiments.runs import FLEET, TRAINING, Options, data, network
+
+BATCH = 8
+SLOW, FAST = NodeId("slow"), NodeId("fast")
+
+
+def experiment(
+    method: Options | None = None, fleet: Options | None = None, samples: int = 240
+) -> Experiment:
+    table: Options = {
+        "model": {"name": "custom"},
+        "data": {"name": "custom", "partition": {"kind": "iid"}},
+        "fleet": {**FLEET, **(fleet or {})},
+        "method": {"name": "fedoptima", **(method or {})},
+        "training": TRAINING,
+        "split": {"at": 1},
+        "stop": {"epochs": 20},
+    }
+    given = Given(network(), as_dataset(data(samples), data(48, seed=1)))
+    return prepare(validate(Recipe, table, "test"), given)
+
+
+def devices(*groups: Options) -> Options:
+    return {"devices": list(groups)}
+
+
+@pytest.mark.parametrize(
+    ("method", "fleet", "bottleneck"),
+    [
+        ({}, {}, "devices"),
+        ({}, {"server": {"gflops": 0.001}}, "server"),
+        ({}, devices({"name": "d", "count": 4, "gflops": 0.1, "mbps": 1.0}), "uplink"),
+        ({"activation_cap": 1}, {}, "omega"),
+        ({"activation_cap": 2}, {}, "omega"),
+        ({"auxiliary": "none"}, {}, "devices"),
+        ({"auxiliary": "none"}, {"server": {"gflops": 0.001}}, "server"),
+    ],
+)
+def test_rates_agree_with_a_dry_run(method: Options, fleet: Options, bottleneck: str) -> None:
+    planned = experiment(method, fleet)
+    prediction = predict(planned)
+    result = run_experiment(planned, dry=True)
+    measured = result.device_samples / result.seconds
+    assert prediction.device_samples_per_second == pytest.approx(measured, rel=0.15)
+    measured = result.server_samples / BATCH / result.seconds
+    assert prediction.batches_per_second == pytest.approx(measured, rel=0.2)
+    assert prediction.bottleneck == bottleneck
+
+
+def test_parts_in_flight_agree_with_a_dry_run() -> None:
+    planned = experiment({"auxiliary": "none"})
+    program = ProgramSpec("gradient", micro_batches=4)
+    planned = replace(planned, method=replace(planned.method, program=program))
+    result = run_experiment(planned, dry=True)
+    measured = result.device_samples / result.seconds
+    assert predict(planned).device_samples_per_second == pytest.approx(measured, rel=0.15)
+
+
+def test_behind_a_barrier_everybody_goes_at_the_pace_of_the_slowest() -> None:
+    planned = experiment({"name": "fl"})
+    prediction = predict(planned)
+    result = run_experiment(planned, dry=True)
+    measured = result.device_samples / result.seconds
+    assert prediction.device_samples_per_second == pytest.approx(measured, rel=0.15)
+    paces = prediction.devices
+    assert paces[SLOW].round > paces[FAST].round
+    assert paces[SLOW].samples_per_second == pytest.approx(paces[FAST].samples_per_second)
+    assert prediction.explanation == "every round waits for the slowest device, slow"
+
+
+def test_without_a_split_there_are_no_candidates_and_no_server_memory() -> None:
+    prediction = predict(experiment({"name": "fl"}))
+    assert prediction.candidates == {}
+    assert prediction.memory is None
+    assert prediction.server_capacity is None
+    assert prediction.batches_per_second == 0
+
+
+def test_an_iteration_is_the_device_side_and_the_auxiliary_step_over_its_speed() -> None:
+    prediction = predict(experiment())
+    plan = prediction.plan
+    assert plan.auxiliary_profile is not None
+    parts = [*plan.device_blocks, plan.auxiliary_profile]
+    flops = BATCH * sum(part.forward_flops + part.backward_flops for part in parts)
+    assert prediction.devices[SLOW].iteration == pytest.approx(flops / 0.001e9)
+    assert prediction.devices[FAST].iteration == pytest.approx(flops / 0.006e9)
+
+
+def test_a_measured_time_replaces_the_estimate() -> None:
+    group = {"name": "d", "gflops": 1.0, "seconds": {"forward": 0.5, "auxiliary_step": 0.25}}
+    assert predict(experiment(fleet=devices(group))).devices[NodeId("d")].iteration == 0.75
+
+
+def test_a_credit_for_every_device_is_no_limit_and_fewer_are() -> None:
+    limits = [predict(experiment({"activation_cap": cap})).cap_limit for cap in (1, 2, 3, 9)]
+    assert limits[2:] == [None, None]
+    assert limits[0] is not None
+    assert limits[1] is not None
+    assert limits[0] < limits[1]
+
+
+def test_one_credit_goes_round_at_one_over_the_mean_turnaround() -> None:
+    prediction = predict(experiment({"activation_cap": 1}))
+    turnarounds = [pace.turnaround for pace in prediction.devices.values()]
+    assert prediction.cap_limit == pytest.approx(len(turnarounds) / sum(turnarounds))
+
+
+def test_server_memory_is_the_papers_formula() -> None:
+    prediction = predict(experiment({"activation_cap": 5}))
+    memory, plan = prediction.memory, prediction.plan
+    assert memory is not None
+    assert memory.model == sum(block.parameter_bytes for block in plan.server_blocks)
+    assert memory.activation == BATCH * plan.device_blocks[-1].output_bytes
+    assert memory.shared == memory.model + 5 * memory.activation
+    assert memory.copies == (3 + 1) * memory.model + 3 * memory.activation
+
+
+def test_both_objectives_have_a_table_and_the_recipes_one_decides() -> None:
+    prediction = predict(experiment())
+    assert set(prediction.candidates) == {"paper", "measured"}
+    assert prediction.candidates["paper"] == prediction.plan.table
+    for paper, measured in zip(*prediction.candidates.values(), strict=True):
+        assert measured.device_flops > paper.device_flops
+
+
+def test_a_turnaround_near_the_credits_timeout_is_warned_of() -> None:
+    turnaround = predict(experiment()).devices[SLOW].turnaround
+    quiet = predict(experiment({"credit_timeout": 2.1 * turnaround}))
+    assert quiet.warnings == ()
+    (warning,) = predict(experiment({"credit_timeout": 1.9 * turnaround})).warnings
+    assert warning.startswith("slow answers a turn-on after")
+    assert "raise method.credit_timeout" in warning
+
+
+def test_churn_is_said_to_be_left_out() -> None:
+    churn = {"every": 5.0, "leave_probability": 0.3, "mbps": [1.0, 3.0]}
+    (warning,) = predict(experiment(fleet={"churn": churn})).warnings
+    assert "not in this prediction" in warning
+
+
+def test_a_prediction_can_be_written_as_json() -> None:
+    prediction = predict(experiment())
+    plain = json.loads(prediction.to_json())
+    assert plain["batches_per_second"] == prediction.batches_per_second

@@ -1,0 +1,288 @@
+"""A device's node without a network, and its records on their way to the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from fedoptima.core.device import DeviceCore
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received
+from fedoptima.core.jobs import Forward, FullStep
+from fedoptima.core.messages import (
+    Assignment,
+    Join,
+    Message,
+    ModelUpdate,
+    Stop,
+)
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.runtime.clock import RunClock
+from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.device.client import telemetry as telemetry_module
+from fedoptima.runtime.device.device_node import DeviceNode
+from fedoptima.runtime.device.state import StateFile
+from fedoptima.runtime.device.telemetry import Telemetry
+from fedoptima.trace.record import Record
+from tests.support.bench import global_model
+from tests.support.network import DEADLINE, Gate
+from tests.support.rows import FULL, GRADIENT
+from tests.support.toy import PLAN, ToyDevice
+
+NAME = NodeId("pi")
+E = TypeVar("E", bound=Event)
+
+
+class Engine(ToyDevice):
+    def admit(self, message: Message) -> None:
+        pass
+
+    def receive(self, message: Message) -> Message:
+        return message
+
+
+class Line:
+    """A link that goes nowhere."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.sent: list[Message] = []
+        self.ended: list[str] = []
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+
+
+class Stage:
+    def __init__(self, tmp_path: Path) -> None:
+        self.gate = Gate()
+        self.compute = Compute(NAME, threads=1)
+        self.records: list[Record] = []
+        self.state = tmp_path / "state" / "pi.json"
+        self.node = DeviceNode(
+            NAME,
+            DeviceCore(samples=8, flops_per_second=1.0, bytes_per_second=1.0),
+            self.gate.around(Engine(target=1.0)),
+            self.compute,
+            RunClock(),
+            run="this one",
+            state=StateFile(self.state),
+            telemetry=Telemetry(0),
+            log=logging.getLogger("fedoptima.device"),
+        )
+        self.node.observers.append(self.records.append)
+
+    def begin(self, link: Line, program: object = FULL, iterations: int = 2) -> None:
+        self.node.connected(link)
+        self.node.receive(link, Assignment(PLAN, program, iterations))  # type: ignore[arg-type]
+        self.node.receive(link, global_model())
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    def events(self, kind: type[E]) -> list[E]:
+        return [record.event for record in self.records if isinstance(record.event, kind)]
+
+
+def kinds(messages: list[Message]) -> list[type]:
+    return [type(message) for message in messages]
+
+
+def test_a_round_is_trained_and_handed_in(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage, link = Stage(tmp_path), Line(1)
+        stage.begin(link)
+        await stage.until(lambda: kinds(link.sent) == [Join, ModelUpdate])
+        assert isinstance(link.sent[1], ModelUpdate)
+        assert link.sent[1].trained == 8
+        stage.node.receive(link, Stop("over"))
+        assert stage.node.outcome.result().reason == "over"
+        stage.compute.close()
+
+    asyncio.run(story())
+
+
+def test_the_step_is_on_disk_before_its_update_goes_out(tmp_path: Path) -> None:
+    """Or a device killed at that moment would train on the same data again."""
+
+    class Watching(Line):
+        def __init__(self, state: Path) -> None:
+            super().__init__(1)
+            self.state = state
+            self.steps: list[int] = []
+
+        def send(self, message: Message) -> None:
+            super().send(message)
+            if isinstance(message, ModelUpdate):
+                self.steps.append(json.loads(self.state.read_text())["step"])
+
+    async def story() -> None:
+        stage = Stage(tmp_path)
+        link = Watching(stage.state)
+        stage.begin(link)
+        await stage.until(lambda: ModelUpdate in kinds(link.sent))
+        assert link.steps == [2]
+        stage.compute.close()
+
+    asyncio.run(story())
+
+
+def test_a_state_that_cannot_be_written_ends_the_device_and_says_why(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage, link = Stage(tmp_path), Line(1)
+        stage.state.mkdir()  # in the way
+        stage.begin(link)
+        await stage.until(stage.node.outcome.done)
+        with pytest.raises(ConfigError, match="choose another --state"):
+            stage.node.outcome.result()
+        assert ModelUpdate not in kinds(link.sent)
+        stage.compute.close()
+
+    asyncio.run(story())
+
+
+def test_what_an_old_link_still_brings_is_not_heard(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage, old, new = Stage(tmp_path), Line(1), Line(2)
+        stage.node.connected(old)
+        stage.node.disconnected(old)
+        stage.node.connected(new)
+        stage.node.receive(old, Stop("too late"))
+        stage.node.disconnected(old)
+        assert not stage.node.outcome.done()
+        assert stage.events(Received) == []
+        assert stage.events(Disconnected) == [Disconnected(SERVER, 1)]
+        stage.compute.close()
+
+    asyncio.run(story())
+
+
+def test_a_result_of_before_the_reconnect_is_not_sent_in_the_new_session(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage, old, new = Stage(tmp_path), Line(1), Line(2)
+        stage.gate.hold(Forward)
+        stage.begin(old, GRADIENT)
+        await stage.until(lambda: any(isinstance(job, Forward) for job in stage.gate.begun))
+        stage.node.disconnected(old)
+        stage.node.connected(new)
+        stage.gate.hold()
+        await stage.until(lambda: any(e.job == Forward(0) for e in stage.events(JobDone)))
+        assert kinds(new.sent) == [Join]
+        stage.compute.close()
+
+    asyncio.run(story())
+
+
+def test_a_server_that_breaks_the_protocol_is_left_and_the_work_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage, link, next_link = Stage(tmp_path), Line(1), Line(2)
+        stage.gate.hold(FullStep)
+        stage.begin(link)
+        await stage.until(lambda: any(isinstance(job, FullStep) for job in stage.gate.begun))
+        stage.node.receive(link, global_model(7))
+        assert link.ended == ["the server sent a model while training"]
+        assert stage.events(Disconnected) == [Disconnected(SERVER, 1)]
+        assert not stage.node.outcome.done()
+        stage.gate.hold()
+        stage.node.connected(next_link)
+        await stage.until(lambda: kinds(next_link.sent) == [Join, ModelUpdate])
+        stage.compute.close()
+
+    asyncio.run(story())
+
+
+def test_a_job_that_fails_ends_the_device_and_the_server_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage, link = Stage(tmp_path), Line(1)
+        stage.gate.around(Engine(target=1.0, diverges_at=1))
+        stage.begin(link)
+        await stage.until(stage.node.outcome.done)
+        halt = stage.node.outcome.result()
+        assert (halt.reason, halt.failed) == ("the loss is not a number in step 1", True)
+        (failed,) = link.sent[1:]
+        assert failed.diverged  # type: ignore[union-attr]
+        stage.compute.close()
+
+    asyncio.run(story())
+
+
+# ---- its records -----------------------------------------------------------------------------
+
+
+class Disk:
+    """The server's side: lines in a row, a number for the next."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def take(self, telemetry: Telemetry, *, acknowledge: bool = True) -> None:
+        frame = telemetry.batch()
+        if frame is None:
+            return
+        first = frame.telemetry.first
+        assert first <= len(self.lines), "a gap"
+        self.lines += list(frame.telemetry.lines)[len(self.lines) - first :]
+        if acknowledge:
+            telemetry.acknowledged(len(self.lines))
+
+
+def note(telemetry: Telemetry, *numbers: int) -> list[str]:
+    records = [Record(0.0, NAME, Connected(SERVER, number), []) for number in numbers]
+    for record in records:
+        telemetry.observe(record)
+    return [record.to_line() for record in records]
+
+
+def test_records_are_kept_until_they_are_acknowledged() -> None:
+    telemetry, disk = Telemetry(0), Disk()
+    lines = note(telemetry, 1, 2)
+    disk.take(telemetry, acknowledge=False)
+    lines += note(telemetry, 3)
+    assert telemetry.batch() is None, "one frame at a time"
+    telemetry.connected(0)  # what was under way is lost
+    disk.lines.clear()
+    disk.take(telemetry)
+    assert disk.lines == lines
+    assert telemetry.batch() is None
+
+
+def test_records_that_arrived_without_an_answer_are_not_repeated() -> None:
+    telemetry, disk = Telemetry(0), Disk()
+    lines = note(telemetry, 1, 2)
+    disk.take(telemetry, acknowledge=False)
+    lines += note(telemetry, 3)
+    telemetry.connected(len(disk.lines))
+    disk.take(telemetry)
+    assert disk.lines == lines
+
+
+def test_a_server_that_has_lost_records_gets_the_next_ones_without_a_gap() -> None:
+    telemetry, disk = Telemetry(0), Disk()
+    note(telemetry, 1, 2)
+    disk.take(telemetry)
+    disk.lines.pop()  # with its power
+    telemetry.connected(len(disk.lines))
+    (third,) = note(telemetry, 3)
+    disk.take(telemetry)
+    disk.take(telemetry)
+    assert disk.lines[1:] == [third]
+
+
+def test_of_too_many_records_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry_module, "_KEPT", 3)
+    telemetry, disk = Telemetry(0), Disk()
+    lines = note(telemetry, 1, 2, 3, 4, 5)
+    disk.take(telemetry)
+    disk.take(telemetry)
+    assert disk.lines == lines[-3:]

@@ -1,0 +1,107 @@
+"""A device's own records, as the server takes them: once, in order, on its own clock."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.events import Disconnected
+from fedoptima.core.types import SERVER
+from fedoptima.experiments.server_setup import ServerSetup, prepare_server
+from fedoptima.runtime.server.session import Session
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.trace.record import Record
+from tests.support.network import tiny_recipe
+from tests.support.stage import NAME, Stage
+
+
+@pytest.fixture
+def setup() -> ServerSetup:
+    return prepare_server(tiny_recipe("fl", deploy={"devices": 1}))
+
+
+def line(at: float, session: int = 1) -> str:
+    return Record(at, NAME, Disconnected(SERVER, session), []).to_line()
+
+
+def read(session: Session) -> None:
+    """The device's clock has been read: it shows what the server's does."""
+    session.pong(wire.Pong(sent=0.0, device_time=0.0), 0.0)
+
+
+def test_records_of_a_session_that_was_replaced_are_not_taken(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    """Its successor, maybe a new process, has been told how many there are, and counts on."""
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        old = stage.connect("p")
+        read(old)
+        assert stage.node.take_records(old, 0, [line(0.0)]) == 1
+        stage.node.closed(old, "replaced")
+        new = stage.connect("q")
+        read(new)
+        assert stage.node.take_records(old, 1, [line(0.0, 7)]) == 1
+        assert stage.node.take_records(new, 1, [line(0.0, 8)]) == 2
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_records_sent_twice_are_taken_once(tmp_path: Path, setup: ServerSetup) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = stage.connect()
+        read(session)
+        assert stage.node.take_records(session, 0, [line(0.0), line(0.0)]) == 2
+        assert stage.node.take_records(session, 0, [line(0.0), line(0.0), line(0.0)]) == 3
+        assert stage.node.take_records(session, 0, [line(0.0)]) == 3
+        with pytest.raises(ProtocolViolation, match="from number 4 on"):
+            stage.node.take_records(session, 4, [line(0.0)])
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_records_come_after_the_clock_was_read_and_never_from_the_future(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = stage.connect()
+        with pytest.raises(ProtocolViolation):
+            stage.node.take_records(session, 0, [line(0.0)])
+        read(session)
+        stage.node.take_records(session, 0, [line(1e300)])
+        trace = stage.node.trace_of(NAME)
+        assert trace is not None
+        assert trace.last_at <= stage.node.clock()
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_records_that_cannot_be_written_stay_with_the_device(
+    tmp_path: Path, setup: ServerSetup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = stage.connect()
+        read(session)
+        stage.node.take_records(session, 0, [line(0.0)])
+        file = tmp_path / "devices" / f"{NAME}.jsonl.gz"
+        kept = file.read_bytes()
+        file.unlink()
+        file.mkdir()  # in the way
+        assert stage.node.take_records(session, 1, [line(0.0)]) == 1
+        assert f"the records of {NAME} cannot be kept" in caplog.text
+        file.rmdir()
+        file.write_bytes(kept)
+        assert stage.node.take_records(session, 1, [line(0.0)]) == 2
+        await stage.end()
+
+    asyncio.run(story())

@@ -1,0 +1,295 @@
+"""A server captured between two jobs, and put back in other objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedoptima.core.effects import Evaluate, Run
+from fedoptima.core.errors import ConfigError, InvariantBroken
+from fedoptima.core.events import Disconnected
+from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.messages import ModelUpdate
+from fedoptima.core.server import ServerCore
+from fedoptima.core.types import SERVER, PayloadId
+from fedoptima.engine.checkpoint import newest_checkpoints, read_checkpoint, write_checkpoint
+from fedoptima.engine.server import ServerEngine
+from fedoptima.runtime.server.checkpoint import Captured, Restored, capture, load_server_checkpoint
+from fedoptima.sim.driver import Simulation
+from fedoptima.trace.record import Record
+from fedoptima.trace.writer import Mark
+from tests.experiments.runs import set_up
+
+CPU = torch.device("cpu")
+MARK = Mark(1234, 56, "ab" * 32)
+
+
+class StandingStill:
+    """A simulated run, stopped where the server has just been given a job of a kind."""
+
+    def __init__(self, method: str, kind: type, after: int = 60) -> None:
+        records: list[Record] = []
+        assembly = set_up(records, method={"name": method})
+        assert isinstance(assembly.server_engine, ServerEngine)
+        self.engine = assembly.server_engine
+        self.simulation: Simulation = assembly.simulation
+        self.simulation.run(lambda: len(records) > after and isinstance(self._job(), kind))
+        assert self.simulation.outcome is None, "the run never gets there"
+
+    def _job(self) -> object:
+        job = self.simulation.server.job
+        return job[1] if job else None
+
+    @property
+    def core(self) -> ServerCore:
+        return self.simulation.server.machine
+
+    @property
+    def running(self) -> Run:
+        assert self.simulation.server.job is not None
+        return Run(*self.simulation.server.job)
+
+    def capture(self) -> Captured:
+        return capture(
+            self.core,
+            running=self.running,
+            timers={"credit": 7.5},
+            evaluations=[Evaluate(3, 1.5, 9)],
+            sessions=17,
+            run="cafe",
+            life=2,
+            now=12.25,
+            mark=MARK,
+        )
+
+    def kept(self, folder: Path, number: int = 1) -> Path:
+        captured = self.capture()
+        captured.complete(self.engine)
+        return captured.write(folder, number)
+
+    def fresh_engine(self) -> ServerEngine:
+        return ServerEngine(self.engine._task)
+
+
+def restored(folder: Path, engine: ServerEngine) -> Restored:
+    found = load_server_checkpoint(folder, engine, CPU)
+    assert found is not None
+    return found
+
+
+def same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:
+    return ours.keys() == theirs.keys() and all(
+        torch.equal(ours[name], theirs[name]) for name in ours
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("fl", Merge),
+        ("fedbuff", Merge),
+        ("splitfed", ServerStep),
+        ("pipar", ServerStep),
+        ("fedoptima", ServerStep),
+        ("fedoptima", Merge),
+    ],
+)
+def test_a_server_is_put_back_as_it_was_and_its_job_is_run_again(
+    method: str, kind: type, tmp_path: Path
+) -> None:
+    still = StandingStill(method, kind)
+    still.kept(tmp_path)
+    engine = still.fresh_engine()
+    found = restored(tmp_path, engine)
+    assert found.core.snapshot() == still.core.snapshot()
+    assert found.running == still.running
+    assert found.evaluations == (Evaluate(3, 1.5, 9),)
+    assert found.timers == {"credit": 7.5}
+    assert (found.sessions, found.run, found.life) == (17, "cafe", 2)
+    assert (found.now, found.mark, found.number) == (12.25, MARK, 1)
+    assert same(engine.export(), still.engine.export())
+    # The job's payloads are there, and it comes to the same in either engine.
+    for server, order in ((still.engine, still.running), (engine, found.running)):
+        assert order is not None
+        server.execute(order.job, PayloadId("server/0/999"))
+    assert same(engine.export(), still.engine.export())
+
+
+def test_a_captured_server_goes_on_without_changing_what_was_captured(tmp_path: Path) -> None:
+    """Between the three steps of a checkpoint the run goes on."""
+    still = StandingStill("splitfed", ServerStep)
+    core, weights = still.core.snapshot(), still.engine.export()
+    running = still.running
+    captured = still.capture()
+    captured.complete(still.engine)
+    later = still.simulation.events + 200
+    still.simulation.run(lambda: still.simulation.events > later)
+    assert not same(still.engine.export(), weights), "nothing was trained meanwhile"
+    captured.write(tmp_path, 1)
+    engine = still.fresh_engine()
+    found = restored(tmp_path, engine)
+    assert found.core.snapshot() == core
+    assert found.running == running
+    assert same(engine.export(), weights)
+
+
+def test_capturing_touches_no_tensor(tmp_path: Path) -> None:
+    """It happens in the event loop; what is large is left for the compute thread."""
+    captured = StandingStill("fl", Merge).capture()
+    with pytest.raises(InvariantBroken, match="before the engine was asked"):
+        captured.write(tmp_path, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_without_a_job_and_without_a_plan_is_kept_too(tmp_path: Path) -> None:
+    assembly = set_up([])
+    core, engine = assembly.simulation.server.machine, assembly.server_engine
+    captured = capture(
+        core,
+        running=None,
+        timers={},
+        evaluations=(),
+        sessions=0,
+        run="cafe",
+        life=0,
+        now=0.0,
+        mark=Mark(0, 0, "00" * 32),
+    )
+    captured.complete(engine)
+    captured.write(tmp_path, 1)
+    found = load_server_checkpoint(tmp_path, engine, CPU)
+    assert found is not None
+    assert found.running is None
+    assert found.core.snapshot() == core.snapshot()
+
+
+def test_where_nothing_was_kept_nothing_is_found(tmp_path: Path) -> None:
+    engine = set_up([]).server_engine
+    assert load_server_checkpoint(tmp_path / "nowhere", engine, CPU) is None
+    (tmp_path / ".000000000001.tmp").mkdir()
+    assert load_server_checkpoint(tmp_path, engine, CPU) is None
+
+
+def test_an_update_in_a_barrier_keeps_its_tensors(tmp_path: Path) -> None:
+    still = StandingStill("fl", Merge)
+    updates = [part.data for part in still.running.job.parts]  # type: ignore[union-attr]
+    assert updates
+    still.kept(tmp_path)
+    found = restored(tmp_path, still.fresh_engine())
+    assert found.running is not None
+    assert isinstance(found.running.job, Merge)
+    for before, after in zip(updates, (p.data for p in found.running.job.parts), strict=True):
+        assert same(before.value, after.value)  # type: ignore[arg-type]
+        # As torch aligns its own: the same kernels run, and round alike.
+        assert all(t.data_ptr() % 64 == 0 for t in after.value.values())  # type: ignore[attr-defined]
+
+
+# ---- the folder ----------------------------------------------------------------------------------
+
+
+def test_the_newest_whole_one_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    still = StandingStill("fl", Merge)
+    for number in (1, 2, 3):
+        captured = still.capture()
+        captured.complete(still.engine)
+        captured.write(tmp_path, number, keep=3)
+    third, second, _ = newest_checkpoints(tmp_path)
+    (third / "state.json").write_text("{")
+    (second / "tensors.safetensors").unlink()
+    assert restored(tmp_path, still.fresh_engine()).number == 1
+    assert caplog.text.count("not a whole checkpoint") == 2
+    for path in newest_checkpoints(tmp_path):
+        (path / "state.json").unlink()
+    with pytest.raises(ConfigError, match=r"000000000003: not a whole .* start the run anew"):
+        load_server_checkpoint(tmp_path, still.fresh_engine(), CPU)
+
+
+def tensors(value: float) -> dict[str, Tensor]:
+    shared = torch.full((4,), value)
+    return {"a": shared, "b": shared, "c": shared[1:], "d": shared.view(2, 2).t()}
+
+
+def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, 1, {"x": [1, None]}, tensors(2.5))
+    saved = read_checkpoint(path, CPU)
+    assert same(saved.tensors, tensors(2.5))
+    assert len({t.data_ptr() for t in saved.tensors.values()}) == 4
+    assert saved.state == {"x": [1, None]}
+
+
+def test_only_the_last_few_are_kept_and_nothing_half_written(tmp_path: Path) -> None:
+    (tmp_path / ".000000000009.tmp").mkdir()
+    for number in range(1, 6):
+        write_checkpoint(tmp_path, number, {"number": number}, tensors(number), keep=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n:012d}" for n in (3, 4, 5)]
+    # After going back to 3, what was made of it is the newest, and 4 and 5 are no more.
+    write_checkpoint(tmp_path, 4, {"number": -4}, tensors(4), keep=3)
+    newest, *older = newest_checkpoints(tmp_path)
+    assert json.loads((newest / "state.json").read_text())["number"] == -4
+    assert [path.name for path in older] == [f"{3:012d}"]
+
+
+def test_a_checkpoint_is_read_or_an_older_one_but_never_a_newer_one(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        write_checkpoint(tmp_path, number, {"number": number}, tensors(number), keep=3)
+    _, second, first = newest_checkpoints(tmp_path)
+    assert read_checkpoint(second, CPU).number == 2
+    (first / "state.json").unlink()
+    with pytest.raises(ConfigError, match="not a whole"):
+        read_checkpoint(first, CPU)
+
+
+def test_a_change_that_waits_in_a_buffer_is_kept(tmp_path: Path) -> None:
+    """It counts as used: its device will not hand it in again."""
+    records: list[Record] = []
+    assembly = set_up(records, method={"name": "fedbuff"})
+    simulation = assembly.simulation
+
+    def one_has_handed_in() -> bool:
+        event = records[-1].event if records else None
+        return isinstance(getattr(event, "message", None), ModelUpdate)
+
+    simulation.run(one_has_handed_in)
+    core = simulation.server.machine
+    captured = capture(
+        core,
+        running=None,
+        timers={},
+        evaluations=(),
+        sessions=3,
+        run="cafe",
+        life=0,
+        now=simulation.now,
+        mark=MARK,
+    )
+    assert isinstance(assembly.server_engine, ServerEngine)
+    captured.complete(assembly.server_engine)
+    path = captured.write(tmp_path, 1)
+    update = records[-1].event.message.data  # type: ignore[union-attr]
+    saved = read_checkpoint(path, CPU).payloads()
+    assert same(saved[update.id], update.value)  # type: ignore[arg-type]
+    assert all(node == SERVER for node in read_checkpoint(path, CPU).of_engines())
+
+
+def test_activations_that_wait_are_not_kept_for_their_devices_will_be_gone(tmp_path: Path) -> None:
+    still = StandingStill("fedoptima", ServerStep)
+    still.simulation.run(lambda: still.core._scheduler.buffered > 0 and bool(still._job()))
+    found = restored_from(still, tmp_path)
+    kept = read_checkpoint(newest_checkpoints(tmp_path)[0], CPU).payloads()
+    step = still.running.job
+    assert isinstance(step, ServerStep)
+    batches = {name for name, value in kept.items() if "labels" in dict(value)}  # type: ignore[call-overload]
+    assert batches == {step.data.id}
+    for device, session in sorted(found.core.sessions.items()):
+        found.core.handle(Disconnected(device, session), 13.0)
+    assert found.core._scheduler.buffered == 0
+
+
+def restored_from(still: StandingStill, folder: Path) -> Restored:
+    still.kept(folder)
+    return restored(folder, still.fresh_engine())

@@ -1,0 +1,299 @@
+"""Peers that lie, flood, mumble or fall silent: they are dropped with a reason; the run goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+from torch import Tensor
+
+from fedoptima.core.effects import Send
+from fedoptima.core.events import Connected
+from fedoptima.core.jobs import ExportModel
+from fedoptima.core.messages import (
+    ActivationBatch,
+    Assignment,
+    GlobalModel,
+    Join,
+    Message,
+    ModelUpdate,
+    Stop,
+)
+from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
+from fedoptima.runtime.wire import wire_pb2 as wire
+from fedoptima.runtime.wire.codec import MAX_FRAME_BYTES, URGENT, Chunk, encode
+from fedoptima.trace.reader import read_trace
+from fedoptima.trace.record import Record
+from fedoptima.verification.replay import replay
+from tests.support.network import Gate, Server, start_device, tiny_recipe, until
+from tests.support.raw_peer import RawPeer, hello
+
+MALLORY = NodeId("slow")  # a name that the recipe knows
+JOIN = Join(incarnation=0, samples=32, flops_per_second=1e9, bytes_per_second=1e6)
+MEMORY = 200 << 20  # bytes: far less than is asked for, far more than a run of this size takes
+
+
+def resident() -> int:
+    """Bytes of memory in use by this process."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """In the middle of a run, held there. After all attacks it comes to its end as it should."""
+    tmp = tmp_path_factory.mktemp("hostile")
+    gates = {"fast": Gate(), "middle": Gate()}
+    method = {"name": "fedoptima", "activation_cap": 2}  # both credits are in honest hands
+    recipe = tiny_recipe(method=method, deploy={"devices": 2})
+    with Server(recipe, tmp / "run") as server:
+        for gate in gates.values():
+            gate.hold(ExportModel)
+        devices = [start_device(n, server.address, tmp, gate=gates[n]) for n in gates]
+        for gate in gates.values():
+            gate.waits_at(ExportModel)
+        memory = resident()
+        yield server
+        grown = resident() - memory
+        for gate in gates.values():
+            gate.hold()
+        assert server.result().reason == "2 epochs done"
+        assert [device.answer() for device in devices] == ["2 epochs done"] * 2
+    again = replay(tmp / "run")
+    assert again.difference is None, again.difference
+    assert grown < MEMORY
+
+
+@pytest.fixture
+def peer(server: Server) -> Iterator[RawPeer]:
+    with RawPeer(server.address) as peer:
+        yield peer
+
+
+def introduced(peer: RawPeer) -> None:
+    peer.send(hello(MALLORY))
+    peer.hear("welcome")
+    peer.hear("ping")
+
+
+def joined(peer: RawPeer) -> list[Message]:
+    """A member like any other, with an assignment and a model to train."""
+    introduced(peer)
+    peer.say(JOIN)
+    return peer.wait_for(Assignment, GlobalModel)
+
+
+def payload(**tensors: Tensor) -> Payload:
+    nbytes = sum(tensor.nbytes for tensor in tensors.values())
+    return Payload(PayloadId(f"{MALLORY}/0/1"), nbytes, tensors)
+
+
+def activations(seq: int, channels: int = 4) -> ActivationBatch:
+    tensors = {"activations.0": torch.zeros(8, channels, 4, 4), "labels": torch.zeros(8).long()}
+    return ActivationBatch(seq, payload(**tensors))
+
+
+def records(*lines: str, first: int = 0) -> wire.Frame:
+    return wire.Frame(telemetry=wire.Telemetry(first=first, lines=lines))
+
+
+def header(nbytes: int) -> bytes:
+    """Of one tensor of so many bytes."""
+    entry = {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}
+    text = json.dumps({"huge": entry}).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+def promise(nbytes: int) -> wire.Frame:
+    update = wire.ModelUpdate(data=wire.Payload(id="slow/0/1", nbytes=nbytes))
+    return wire.Frame(head=wire.Head(lane=URGENT, header=header(nbytes), model_update=update))
+
+
+Attack = Callable[[RawPeer], None]
+
+
+def attack(begin: Attack, *frames: wire.Frame | Chunk | bytes | Message) -> Attack:
+    def carry_out(peer: RawPeer) -> None:
+        begin(peer)
+        for frame in frames:
+            if isinstance(frame, wire.Frame | Chunk | bytes):
+                peer.send(frame)
+            else:
+                peer.say(frame)
+
+    return carry_out
+
+
+def nothing(peer: RawPeer) -> None:
+    pass
+
+
+def member(peer: RawPeer) -> None:
+    joined(peer)
+
+
+CHUNK = Chunk(URGENT, (memoryview(b"12345678"),))
+BEGUN = encode(ModelUpdate(0, 8, payload(weight=torch.zeros(4)))).head
+ATTACKS: dict[str, tuple[Attack, str]] = {
+    "garbage first": (attack(nothing, b"\xff\xff garbage"), "cannot be read"),
+    "no introduction": (attack(nothing, CHUNK), "first frame is a Hello"),
+    "a session that never was": (
+        attack(nothing, hello(MALLORY, last_session=2**64 - 1)),
+        "never was",
+    ),
+    "a name that is a path": (attack(nothing, hello("../../etc/passwd")), "is no name"),
+    "the server's name": (attack(nothing, hello("server")), "is no name"),
+    "garbage later": (attack(introduced, b"\xff\xff garbage"), "cannot be read"),
+    "an introduction twice": (attack(introduced, hello(MALLORY)), "does not send a hello frame"),
+    "what only a server says": (attack(member, Stop("the end")), "does not send Stop"),
+    "a chunk without a head": (attack(introduced, CHUNK), "a chunk that belongs to no message"),
+    "a head within a message": (attack(introduced, BEGUN, BEGUN), "has no place now"),
+    "more bytes than promised": (
+        attack(introduced, BEGUN, Chunk(URGENT, (memoryview(bytes(17)),))),
+        "bytes more than the header says",
+    ),
+    "five gigabytes promised": (attack(introduced, promise(5 << 30)), "limit 1024000000"),
+    "a gigabyte promised, not sent": (attack(introduced, promise(1 << 29), BEGUN), "no place now"),
+    "five gigabytes of elements": (
+        attack(introduced, wire.Frame(head=wire.Head(header=header(5 << 30)))),
+        "unknown kind",
+    ),
+    "impossible figures": (
+        attack(introduced, Join(0, 32, float("nan"), 1.0)),
+        "impossible figures",
+    ),
+    "no word of joining": (attack(introduced, activations(0)), "spoke before joining"),
+    "joining twice": (attack(member, JOIN), "joined twice"),
+    "activations without a credit": (
+        attack(member, activations(0)),
+        "without a turn-on",
+    ),
+    "activations of another shape": (
+        attack(member, activations(0, channels=5)),
+        "tensor 'activations.0' is (8, 5, 4, 4)",
+    ),
+    "labels that are no classes": (
+        attack(
+            member,
+            ActivationBatch(
+                0,
+                payload(
+                    **{"activations.0": torch.zeros(2, 4, 4, 4), "labels": torch.tensor([0, 7])}
+                ),
+            ),
+        ),
+        "labels from 0 to 7",
+    ),
+    "a model of other tensors": (
+        attack(member, ModelUpdate(0, 8, payload(weight=torch.zeros(4)))),
+        "is missing, and",
+    ),
+    "a model without tensors": (
+        attack(member, ModelUpdate(0, 8, Payload(PayloadId("slow/0/1"), 0))),
+        "is missing",
+    ),
+    "a pong to no ping": (
+        attack(introduced, wire.Frame(pong=wire.Pong(sent=1e9, device_time=0.0))),
+        "a ping that was never sent",
+    ),
+    "a clock that is no number": (
+        attack(introduced, wire.Frame(pong=wire.Pong(sent=0.0, device_time=float("inf")))),
+        "a ping that was never sent",
+    ),
+    "records of another node": (
+        attack(introduced, records('[1.0,"fast",["Disconnected","server",1]]')),
+        "not its own",
+    ),
+    "records that are none": (
+        attack(introduced, records('[1.0,"slow",["Exec","rm"]]')),
+        "nobody can read",
+    ),
+    "records after a gap": (
+        attack(introduced, records('[1.0,"slow",["Disconnected","server",1]]', first=10_000)),
+        "where nobody expects them",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_peer_that_breaks_the_protocol_is_dropped_with_a_reason(
+    name: str, server: Server, peer: RawPeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "fedoptima.server")
+    carry_out, reason = ATTACKS[name]
+    carry_out(peer)
+    code, why = peer.ending()
+    assert reason in why
+    assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED)
+    assert any(reason in line for line in caplog.messages), "and the operator reads why"
+    assert not any("Traceback" in line or "Exception" in line for line in caplog.messages)
+
+
+def test_a_frame_too_large_for_the_transport_ends_the_stream(server: Server, peer: RawPeer) -> None:
+    introduced(peer)
+    peer.send(bytes(MAX_FRAME_BYTES + 1))
+    code, _ = peer.ending()
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_peer_that_asks_and_never_reads_is_dropped(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Answers that nobody takes must not pile up."""
+    reason = "it does not read what it is answered"
+    small_buffers = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
+    with RawPeer(server.address, small_buffers) as peer:
+        introduced(peer)
+        probe = wire.Frame(probe=wire.Probe(data=b"x", last=True))
+        peer.send(*[probe] * 20_000)
+        until(lambda: any(reason in line for line in caplog.messages), "the peer is dropped", 15)
+        code, why = peer.ending()
+    assert (code, why) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+
+def test_a_device_cannot_claim_to_live_in_the_future(server: Server, peer: RawPeer) -> None:
+    """A run that is resumed begins after its last record: it would wait for ever."""
+    peer.send(hello(MALLORY))
+    session = peer.hear("welcome").welcome.session
+    peer.hear("ping")
+    connected = Connected(SERVER, session)
+    peer.send(records(Record(1e300, MALLORY, connected, [Send(SERVER, session, JOIN)]).to_line()))
+    assert peer.hear("telemetry_ack").telemetry_ack.records == 1
+    (record,) = (r for r in read_trace(server.directory.trace) if r.node == MALLORY)
+    assert record.event == connected
+    assert server.watch is not None
+    assert record.at <= server.watch.node.clock()
+
+
+def test_records_that_make_no_sense_do_not_cost_the_run_its_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = tiny_recipe("fl", deploy={"devices": 1})
+    with Server(recipe, tmp_path / "run") as server:
+        with RawPeer(server.address) as peer:
+            introduced(peer)
+            peer.send(records('[1.0,"slow",["JobDone","of","nothing"]]'))
+            peer.hear("telemetry_ack")
+        device = start_device("fast", server.address, tmp_path)
+        result = server.result()
+        device.answer()
+    assert result.reason == "2 epochs done"
+    assert server.directory.model.exists()
+    assert server.directory.summary.exists()
+    assert "left out of the summary" in caplog.text
+
+
+def test_a_peer_that_falls_silent_in_the_middle_of_a_message_hinders_nobody(
+    server: Server, peer: RawPeer
+) -> None:
+    joined(peer)
+    peer.send(BEGUN, Chunk(URGENT, (memoryview(b"1234"),)))
+    with RawPeer(server.address) as other:
+        other.send(hello("late"))
+        assert other.hear("welcome").welcome.session > 0

@@ -1,0 +1,236 @@
+"""A server between its core, its engine and its disk: checkpoints, breakdowns, interruptions."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedoptima.core.effects import Halt
+from fedoptima.core.events import TimerFired
+from fedoptima.core.jobs import Merge
+from fedoptima.core.messages import GlobalModel, HandIn, Stop
+from fedoptima.engine.payloads import unpack
+from fedoptima.experiments.server_setup import ServerSetup, prepare_server
+from fedoptima.runtime.server.server_node import INTERRUPTED
+from fedoptima.trace.record import Record
+from tests.support.network import tiny_recipe
+from tests.support.stage import JOIN, PatientEngine, Stage, answer_to, same, sent
+
+
+@pytest.fixture
+def setup() -> ServerSetup:
+    recipe = tiny_recipe("fl", deploy={"devices": 1}, stop={"rounds": 2, "hours": 1.0})
+    return prepare_server(recipe)
+
+
+# ---- checkpoints -----------------------------------------------------------------------------
+
+
+def test_a_checkpoint_holds_the_timers_that_its_own_event_sets(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    """The core believes that they run: one that is lost never fires."""
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup, keeping=True)
+        await stage.begin()  # the plan's end sets the time limit, and is the first to be kept
+        await stage.end()
+        found, _ = stage.kept(setup)
+        assert found.core.planned
+        assert set(found.timers) == {"time limit"}
+
+    asyncio.run(story())
+
+
+def test_a_checkpoint_is_of_the_moment_before_the_job_that_follows(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        (model,) = sent(session, GlobalModel)
+        stage.keeper.wanted = True
+        stage.node.receive(session, answer_to(model))
+        stage.keeper.wanted = False
+        await stage.until(lambda: len(sent(session, GlobalModel)) == 2)
+        await stage.end()
+        found, engine = stage.kept(setup)
+        assert found.running is not None
+        assert isinstance(found.running.job, Merge)
+        assert isinstance(model, GlobalModel)
+        before = unpack(model.data)
+        assert same(engine.export(), before)
+        assert not same(stage.engine.export(), before)
+
+    asyncio.run(story())
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
+    tmp_path: Path, setup: ServerSetup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        (tmp_path / "checkpoints").write_text("in the way, as a full disk would be")
+        stage = Stage(tmp_path, setup, keeping=True)
+        session = await stage.begin()
+        await stage.until(lambda: "no checkpoint could be written" in caplog.text)
+        (tmp_path / "checkpoints").unlink()  # and there is room again
+        stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
+        await stage.until(lambda: len(sent(session, GlobalModel)) == 2)
+        assert not stage.node.outcome.done()
+        await stage.end()
+        assert stage.kept(setup)[0].core.planned
+
+    asyncio.run(story())
+
+
+# ---- a device goes in the middle of its merge ------------------------------------------------
+
+
+def test_a_device_that_goes_while_it_is_merged_is_not_merged_twice(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        update = answer_to(sent(session, GlobalModel)[0])
+        stage.node.receive(session, update)  # the merge has begun
+        stage.node.closed(session, "killed")
+        again = stage.connect()  # it has never heard that its update has arrived
+        stage.node.receive(again, replace(JOIN, version=0, pending=update.data.id))
+        await stage.until(lambda: sent(again, GlobalModel))
+        (model,) = sent(again, GlobalModel)
+        assert isinstance(model, GlobalModel)
+        assert model.version == 1
+        assert not sent(again, HandIn)
+        assert len(sent(session, GlobalModel)) == 1, "nothing is sent to the one that went"
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_a_session_has_a_higher_number_than_any_the_device_or_the_server_knows(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    """A server that went on from a checkpoint has forgotten some; the device has not."""
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        assert [stage.node.next_session(last) for last in (0, 41, 7)] == [1, 42, 43]
+        await stage.end()
+
+    asyncio.run(story())
+
+
+# ---- what nobody can go on from --------------------------------------------------------------
+
+
+def test_a_trace_that_cannot_be_written_ends_the_run(tmp_path: Path, setup: ServerSetup) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def observe(_: Record) -> None:
+        raise full
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        stage.node.observers.append(observe)
+        stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
+        assert stage.node.outcome.exception() is full
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_a_checkpoint_that_cannot_even_begin_ends_the_run_and_not_in_a_wait(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup, keeping=True)
+        stage.node.observers.clear()
+        stage.trace.close()  # what cannot be marked
+        stage.connect()
+        stage.node.receive(next(iter(stage.node.sessions.values())), JOIN)
+        await stage.until(stage.node.outcome.done)
+        assert isinstance(stage.node.outcome.exception(), ValueError)
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_a_timer_that_nobody_set_is_a_bug_and_ends_the_run(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        stage.node.tell(TimerFired("credit"))
+        assert isinstance(stage.node.outcome.exception(), KeyError)
+        stage.node.tell(TimerFired("credit"))  # after the end nothing is heard
+        await stage.end()
+
+    asyncio.run(story())
+
+
+# ---- interrupted -----------------------------------------------------------------------------
+
+
+def test_an_idle_server_stops_at_once(tmp_path: Path, setup: ServerSetup) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        stage.node.interrupt()
+        assert stage.node.outcome.result() == Halt(INTERRUPTED)
+        assert sent(session, Stop) == [Stop(INTERRUPTED)]
+        await stage.end()
+        found, _ = stage.kept(setup)
+        assert found.core.planned
+        assert found.running is None
+
+    asyncio.run(story())
+
+
+def test_a_server_stops_when_its_job_is_done_and_keeps_what_is_next(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
+        stage.node.interrupt()
+        assert not stage.node.outcome.done()
+        await stage.until(stage.node.outcome.done)
+        assert len(sent(session, GlobalModel)) == 1, "what would have followed is left undone"
+        await stage.end()
+        found, engine = stage.kept(setup)
+        assert found.core.version == 1
+        assert same(engine.export(), stage.engine.export())
+
+    asyncio.run(story())
+
+
+def test_a_server_stopped_in_its_last_evaluation_goes_on_to_the_end(tmp_path: Path) -> None:
+    setup = prepare_server(tiny_recipe("fl", deploy={"devices": 1}, stop={"rounds": 1}))
+
+    async def story() -> None:
+        PatientEngine.go.clear()
+        stage = Stage(tmp_path, setup, engine=PatientEngine(setup.task))
+        session = await stage.begin()
+        stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
+        await stage.until(lambda: stage.node.machine.progress.waiting)
+        stage.node.interrupt()
+        await stage.until(stage.node.outcome.done)
+        await stage.end()
+        PatientEngine.go.set()
+
+        found, engine = stage.kept(setup)
+        again = Stage(tmp_path, setup, restored=found, engine=engine)
+        again.node.go_on_from(found)
+        await again.until(again.node.outcome.done)
+        assert again.node.outcome.result() == Halt("1 rounds done")
+        assert again.node.machine.sessions == {}
+        await again.end()
+
+    asyncio.run(story())

@@ -1,0 +1,246 @@
+"""A device's file in a real run: appended to, cut off by kills, merged with the server's."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fedoptima.core.effects import Note
+from fedoptima.core.errors import ConfigError, ProtocolViolation
+from fedoptima.core.events import TimerFired
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.device_trace import DeviceTrace, restamped
+from fedoptima.trace.reader import last_time, read_header, read_trace
+from fedoptima.trace.record import Record, time_of
+from fedoptima.trace.writer import SCHEMA, TraceWriter
+
+PI = NodeId("pi")
+
+
+def record(at: float, node: NodeId = PI, text: str = "") -> Record:
+    return Record(at, node, TimerFired(f"timer {at}"), [Note("note", node, text)] if text else [])
+
+
+def lines(*times: float, node: NodeId = PI) -> list[str]:
+    return [record(at, node).to_line() for at in times]
+
+
+def times(records: Sequence[Record]) -> list[float]:
+    return [record.at for record in records]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "devices" / "pi.jsonl.gz"
+
+
+# ---- appending -----------------------------------------------------------------------------------
+
+
+def test_what_was_appended_is_read(path: Path) -> None:
+    trace = DeviceTrace(path)
+    trace.append(lines(1.0, 2.0))
+    trace.append([])
+    trace.append(lines(2.5))
+    assert list(read_trace(path)) == [record(at) for at in (1.0, 2.0, 2.5)]
+    assert (trace.records, trace.last_at) == (3, 2.5)
+
+
+def test_a_file_without_records_is_a_trace_already(path: Path) -> None:
+    trace = DeviceTrace(path)
+    assert (trace.records, trace.last_at) == (0, 0.0)
+    assert read_header(path) == {"schema": SCHEMA}
+    assert list(read_trace(path)) == []
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_every_append_is_on_disk_at_once_as_plain_gzip(path: Path) -> None:
+    trace = DeviceTrace(path)
+    for number in range(5):
+        trace.append(lines(float(number)))
+        with gzip.open(path, "rt") as file:
+            assert len(file.readlines()) == 1 + trace.records == 2 + number
+
+
+def test_a_file_is_gone_on_with(path: Path) -> None:
+    DeviceTrace(path).append(lines(1.0, 2.0, 3.0))
+    DeviceTrace(path).append(lines(4.0))
+    again = DeviceTrace(path)
+    assert (again.records, again.last_at) == (4, 4.0)
+    assert times(list(read_trace(path))) == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_members_longer_than_a_read_are_counted(path: Path) -> None:
+    noise = [record(float(n), text=os.urandom(2000).hex()).to_line() for n in range(60)]
+    first = DeviceTrace(path)
+    first.append(noise)
+    for number in range(100, 400):
+        first.append(lines(float(number)))
+    again = DeviceTrace(path)
+    assert (again.records, again.last_at) == (360, 399.0)
+
+
+def test_a_torn_last_member_is_cut_off_wherever_it_was_torn(path: Path) -> None:
+    trace = DeviceTrace(path)
+    begun = path.stat().st_size
+    trace.append(lines(1.0))
+    kept = path.stat().st_size
+    trace.append(lines(2.0, 3.0))
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        records = 1 if size >= kept else 0
+        again = DeviceTrace(path)
+        assert again.records == records
+        assert path.stat().st_size == (kept if records else begun)
+        again.append(lines(9.0))
+        assert times(list(read_trace(path))) == [1.0, 9.0][1 - records :]
+
+
+def test_noise_at_the_end_is_cut_off(path: Path) -> None:
+    DeviceTrace(path).append(lines(1.0))
+    with path.open("ab") as file:
+        file.write(b"\0" * 100)
+    DeviceTrace(path).append(lines(2.0))
+    assert times(list(read_trace(path))) == [1.0, 2.0]
+
+
+def test_an_append_that_fails_half_way_leaves_the_file_as_it_was(path: Path) -> None:
+    trace = DeviceTrace(path)
+    trace.append(lines(1.0))
+    whole = path.read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            trace.append(lines(2.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == whole
+    trace.append(lines(3.0))
+    assert trace.records == 2
+    assert times(list(read_trace(path))) == [1.0, 3.0]
+
+
+def test_a_file_of_another_schema_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(b'{"schema": 99}\n'))
+    with pytest.raises(ConfigError, match="schema"):
+        DeviceTrace(path)
+
+
+def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "devices").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        DeviceTrace(tmp_path / "devices" / "pi.jsonl.gz")
+
+
+# ---- times ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0.0, 12.5, 1e-9, 123456.789, 1e16])
+def test_a_line_takes_another_time_and_stays_what_it_is(at: float) -> None:
+    before = record(7.25, text='a "quoted", [odd] note: ü')
+    line = restamped(before.to_line(), at)
+    assert time_of(line) == at
+    assert Record.from_line(line) == Record(at, PI, before.event, before.effects)
+
+
+def test_records_are_put_on_the_servers_clock(path: Path) -> None:
+    trace = DeviceTrace(path)
+    written = trace.append_restamped(lines(1.0, 2.0), PI, lambda theirs: theirs + 100)
+    assert [time_of(line) for line in written] == [101.0, 102.0]
+    assert times(list(read_trace(path))) == [101.0, 102.0]
+
+
+def test_times_never_decrease_even_if_the_clock_is_read_anew(path: Path) -> None:
+    DeviceTrace(path).append_restamped(lines(1.0, 2.0), PI, lambda theirs: theirs + 100)
+    trace = DeviceTrace(path)
+    trace.append_restamped(lines(3.0, 5.0), PI, lambda theirs: theirs + 98)
+    assert times(list(read_trace(path))) == [101.0, 102.0, 102.0, 103.0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *lines(1.0, node=SERVER),
+        *lines(1.0, node=NodeId("pi-2")),
+        record(1.0).to_line() + "\n" + record(2.0, SERVER).to_line(),
+        record(1.0).to_line()[:-1],
+        record(1.0).to_line()[:-2],
+        '[1.0,"pi",["NoSuchEvent"]]',
+        '[1.0,"pi",["TimerFired","a"],["NoSuchEffect"]]',
+        '[1.0,"pi",7]',
+        '[NaN,"pi",["TimerFired","a"]]',
+        '[1e999,"pi",["TimerFired","a"]]',
+        '["1","pi",["TimerFired","a"]]',
+        "[1.0]",
+        "1.0",
+        "",
+    ],
+)
+def test_a_device_cannot_write_what_is_not_its_own_record(path: Path, line: str) -> None:
+    trace = DeviceTrace(path)
+    with pytest.raises(ProtocolViolation, match="pi sent a record"):
+        trace.append_restamped([*lines(1.0), line], PI, lambda theirs: theirs)
+    assert trace.records == 0
+    assert list(read_trace(path)) == []
+
+
+# ---- one trace of many files ---------------------------------------------------------------------
+
+
+def run(tmp_path: Path, **devices: Sequence[float]) -> Path:
+    tmp_path.mkdir(exist_ok=True)
+    path = tmp_path / "trace.jsonl.gz"
+    writer = TraceWriter(path, {})
+    for at in devices.pop("server"):
+        writer.write(record(at, SERVER))
+    writer.close()
+    for name, own in devices.items():
+        trace = DeviceTrace(tmp_path / "devices" / f"{name}.jsonl.gz")
+        trace.append(lines(*own, node=NodeId(name)))
+    return path
+
+
+def test_a_run_is_read_by_time_and_the_server_goes_first(tmp_path: Path) -> None:
+    path = run(tmp_path, server=[1.0, 2.0, 2.0, 5.0], b=[0.5, 2.0], a=[2.0, 6.0])
+    assert [(r.at, r.node) for r in read_trace(path)] == [
+        (0.5, "b"),
+        (1.0, SERVER),
+        (2.0, SERVER),
+        (2.0, SERVER),
+        (2.0, "a"),
+        (2.0, "b"),
+        (5.0, SERVER),
+        (6.0, "a"),
+    ]
+
+
+def test_a_run_is_read_lazily(tmp_path: Path) -> None:
+    path = run(tmp_path, server=[1.0, 2.0], a=[1.5])
+    with gzip.open(tmp_path / "devices" / "a.jsonl.gz", "ab") as file:
+        file.write(b"no record\n" * 3)
+    records = read_trace(path)
+    assert next(records).at == 1.0
+    with pytest.raises(ConfigError, match=r"a\.jsonl\.gz: line 3"):
+        list(records)
+
+
+def test_a_device_whose_last_record_is_torn_does_not_hide_the_others(tmp_path: Path) -> None:
+    path = run(tmp_path, server=[1.0, 4.0], a=[2.0], b=[3.0])
+    torn = tmp_path / "devices" / "a.jsonl.gz"
+    torn.write_bytes(torn.read_bytes()[:-3])
+    assert [r.node for r in read_trace(path) if r.node != "a"] == [SERVER, "b", SERVER]
+
+
+def test_the_last_time_of_a_run_is_that_of_its_last_node(tmp_path: Path) -> None:
+    assert last_time(run(tmp_path, server=[1.0, 4.0], a=[2.0, 6.0], b=[3.0])) == 6.0
+    assert last_time(run(tmp_path / "other", server=[])) == 0.0
+    with pytest.raises(ConfigError, match="nowhere"):
+        last_time(tmp_path / "nowhere.gz")

@@ -1,0 +1,335 @@
+"""A run's folder is enough to prove the run: its cores' answers, and its weights, bit for bit."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedoptima.core.errors import ConfigError, TrainingDiverged
+from fedoptima.core.events import JobDone, JobFailed
+from fedoptima.core.jobs import ExportModel, FullStep, Job, LoadModel, Merge, Part, PlanRun
+from fedoptima.core.machine import Outcome
+from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
+from fedoptima.data.custom import as_dataset
+from fedoptima.experiments.result import Result
+from fedoptima.experiments.setup import Given
+from fedoptima.experiments.simulated_run import Interrupted, weights_digest
+from fedoptima.methods.registry import METHODS
+from fedoptima.trace.device_trace import DeviceTrace
+from fedoptima.trace.reader import read_trace
+from fedoptima.trace.record import Record
+from fedoptima.verification.re_execution import Irreproducible, ReExecution, Workshop, count_uses
+from fedoptima.verification.replay import re_execute, replay
+from tests.experiments.runs import CHURN, FLEET, data, network, run
+
+CPU = torch.device("cpu")
+
+
+def given() -> Given:
+    return Given(network(), as_dataset(data(), data(48, seed=1)))
+
+
+def recorded(folder: Path, **changes: object) -> Result:
+    return run(out=folder, **{"epochs": 1.0, **changes})
+
+
+def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    """Change a trace's records on disk."""
+    with gzip.open(path, "rt") as file:
+        header, *lines = file.read().splitlines()
+    with gzip.open(path, "wt") as file:
+        file.writelines(f"{line}\n" for line in [header, *change(lines)])
+
+
+# ---- runs as they are ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fleet", [FLEET, {**FLEET, "churn": CHURN}], ids=["calm", "churn"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_the_same_effects_and_the_same_weights(
+    method: str, fleet: object, tmp_path: Path
+) -> None:
+    result = recorded(tmp_path / "run", method=method, fleet=fleet)
+    found = replay(tmp_path / "run", weights=True, given=given())
+    assert found.difference is None
+    assert found.records == result.events
+    assert found.weights is not None
+    assert found.weights.executed == found.weights.recorded == result.weights_digest
+    assert found.identical
+
+
+def test_the_weights_come_from_the_jobs_and_not_from_the_result(tmp_path: Path) -> None:
+    result = recorded(tmp_path / "run")
+    for file in ("model.safetensors", "summary.json", "metrics.csv"):
+        (tmp_path / "run" / file).unlink()
+    weights = re_execute(tmp_path / "run", given())
+    assert weights_digest(weights) == result.weights_digest
+    others = Given(network(seed=4), given().dataset)
+    assert weights_digest(re_execute(tmp_path / "run", others)) != result.weights_digest
+    with pytest.raises(Irreproducible, match="PlanRun, executed again"):
+        re_execute(tmp_path / "run", Given(wider(), given().dataset))
+
+
+def wider() -> nn.Module:
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+        nn.Sequential(nn.Flatten(), nn.Linear(128, 3)),
+    )
+
+
+def test_a_dry_run_is_replayed_without_its_data(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", dry=True, fleet={**FLEET, "churn": CHURN})
+    assert replay(tmp_path / "run").identical
+    with pytest.raises(ConfigError, match=r"dry run has no weights.*without --weights"):
+        replay(tmp_path / "run", weights=True)
+    with pytest.raises(ConfigError, match="dry run has no weights"):
+        re_execute(tmp_path / "run")
+
+
+def test_a_run_that_was_interrupted_is_replayed_up_to_there(tmp_path: Path) -> None:
+    asked = iter(range(100))
+    with pytest.raises(Interrupted):
+        recorded(tmp_path / "run", interrupted=lambda: next(asked, None) is None)
+    found = replay(tmp_path / "run")
+    assert found.identical
+    assert found.records > 50
+    with pytest.raises(ConfigError, match="not come to its end"):
+        replay(tmp_path / "run", weights=True)
+
+
+def test_what_was_given_in_python_has_to_be_given_again_for_the_weights(tmp_path: Path) -> None:
+    recorded(tmp_path / "run")
+    assert replay(tmp_path / "run").identical
+    with pytest.raises(ConfigError, match="model was given in Python"):
+        replay(tmp_path / "run", weights=True)
+    with pytest.raises(ConfigError, match="data was given in Python"):
+        replay(tmp_path / "run", weights=True, given=Given(network()))
+
+
+def test_where_no_run_is_none_is_replayed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run is here"):
+        replay(tmp_path)
+
+
+# ---- runs that are not what they say -------------------------------------------------------------
+
+
+def test_a_changed_record_is_found_and_shown(tmp_path: Path) -> None:
+    recorded(tmp_path / "run")
+    trace = tmp_path / "run" / "trace.jsonl.gz"
+    lines = [record.to_line() for record in read_trace(trace)]
+    index = next(i for i, line in enumerate(lines) if '"GlobalModel",1,' in line)
+
+    def another_version(lines: list[str]) -> list[str]:
+        lines[index] = lines[index].replace('"GlobalModel",1,', '"GlobalModel",2,')
+        return lines
+
+    rewrite(trace, another_version)
+    found = replay(tmp_path / "run", weights=True, given=given())
+    assert not found.identical
+    assert found.difference is not None
+    assert found.difference.number == index + 1
+    assert found.difference.what.endswith("message.version")
+    assert found.weights is None, "there is no sense in executing jobs that nobody ordered"
+    said = json.loads(found.to_json())
+    assert not said["identical"]
+    assert said["difference"]["record"] == index + 1
+    assert (said["difference"]["expected"], said["difference"]["got"]) == ("2", "1")
+
+
+def test_another_recipe_than_the_runs_is_found(tmp_path: Path) -> None:
+    recorded(tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    plain = json.loads(config.read_text())
+    plain["recipe"]["method"]["activation_cap"] = 1
+    config.write_text(json.dumps(plain))
+    assert replay(tmp_path / "run").difference is not None
+
+
+def test_other_weights_than_the_jobs_make_are_found(tmp_path: Path) -> None:
+    recorded(tmp_path / "run")
+    summary = tmp_path / "run" / "summary.json"
+    plain = json.loads(summary.read_text())
+    summary.write_text(json.dumps({**plain, "weights_digest": "0" * 64}))
+    found = replay(tmp_path / "run", weights=True, given=given())
+    assert found.difference is None
+    assert not found.identical
+    summary.write_text("{")
+    with pytest.raises(ConfigError, match=r"summary\.json: damaged"):
+        replay(tmp_path / "run", weights=True, given=given())
+
+
+# ---- jobs, in the order their payloads allow -----------------------------------------------------
+
+A, B = NodeId("a"), NodeId("b")
+
+
+class Notebook:
+    """An engine that writes down what it is asked; what it makes is one tensor."""
+
+    def __init__(self, node: NodeId, log: list[str], made: list[weakref.ref[Tensor]]) -> None:
+        self._node, self._log, self._made = node, log, made
+        self.fails = False
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        self._log.append(f"{self._node} {type(job).__name__}")
+        if self.fails:
+            raise TrainingDiverged("on purpose")
+        tensor = torch.zeros(3)
+        self._made.append(weakref.ref(tensor))
+        return Outcome(Payload(result, 12, {"x": tensor}), samples=5)
+
+    def reset(self) -> None:
+        self._log.append(f"{self._node} reset")
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.made: list[weakref.ref[Tensor]] = []
+        self.engines = {node: Notebook(node, self.log, self.made) for node in (SERVER, A, B)}
+        devices = {node: self.engines[node] for node in (A, B)}
+        self.workshop = Workshop(self.engines[SERVER], CPU, devices, CPU)
+
+    def execute(self, *records: Record) -> None:
+        ReExecution(self.workshop, count_uses(records)).run(records)
+
+    @property
+    def alive(self) -> int:
+        return sum(tensor() is not None for tensor in self.made)
+
+
+def done(node: NodeId, ticket: int, job: Job, *, samples: int = 5, nbytes: int = 12) -> Record:
+    result = Payload(PayloadId(f"{node}/0/{ticket}"), nbytes)
+    return Record(0.0, node, JobDone(ticket, job, result, samples), [])
+
+
+def made_by(node: NodeId, ticket: int) -> Payload:
+    return Payload(PayloadId(f"{node}/0/{ticket}"), 12)
+
+
+PLAN = done(SERVER, 1, PlanRun(()))
+LOAD = done(A, 1, LoadModel(made_by(SERVER, 1), 0.0))
+EXPORT = done(A, 2, ExportModel())
+MERGE = done(SERVER, 2, Merge(0.0, (Part(A, 1.0, made_by(A, 2)),), (A,)))
+LOAD_AGAIN = done(A, 3, LoadModel(made_by(SERVER, 2), 0.0))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [PLAN, LOAD, EXPORT, MERGE, LOAD_AGAIN],
+        [LOAD, EXPORT, LOAD_AGAIN, PLAN, MERGE],
+        [PLAN, MERGE, LOAD, EXPORT, LOAD_AGAIN],
+    ],
+    ids=["by time", "the device's first", "the server's first"],
+)
+def test_a_job_waits_for_what_it_needs(order: Sequence[Record]) -> None:
+    shop = Shop()
+    shop.execute(*order)
+    assert shop.log == [
+        "server PlanRun",
+        "a LoadModel",
+        "a ExportModel",
+        "server Merge",
+        "a LoadModel",
+    ]
+
+
+def test_a_payload_is_let_go_after_its_last_use() -> None:
+    shop = Shop()
+    run = ReExecution(shop.workshop, count_uses([PLAN, LOAD, EXPORT, MERGE, LOAD_AGAIN]))
+    expected = iter([0, 1, 0, 1, 1])
+
+    def watched() -> Iterator[Record]:
+        for record in (PLAN, LOAD, EXPORT, MERGE, LOAD_AGAIN):
+            assert shop.alive == next(expected), record
+            yield record
+
+    run.run(watched())
+    assert shop.alive == 0
+
+
+def test_a_payload_that_nobody_recorded_making_is_named() -> None:
+    shop = Shop()
+    with pytest.raises(Irreproducible, match=r"Merge of server \(record 3\) needs a/0/2.*lost"):
+        shop.execute(PLAN, LOAD, MERGE, LOAD_AGAIN)
+
+
+@pytest.mark.parametrize("wrong", [{"samples": 6}, {"nbytes": 13}])
+def test_a_job_that_comes_to_something_else_is_found(wrong: dict[str, int]) -> None:
+    spoilt = done(A, 1, FullStep(0), **wrong)
+    with pytest.raises(Irreproducible, match=r"record 2 .*FullStep, executed again\.\w+"):
+        Shop().execute(PLAN, spoilt)
+
+
+def test_a_job_that_failed_has_to_fail_again() -> None:
+    failed = Record(0.0, A, JobFailed(1, FullStep(0), "on purpose", diverged=True), [])
+    with pytest.raises(Irreproducible, match="FullStep"):
+        Shop().execute(failed)
+    shop = Shop()
+    shop.engines[A].fails = True
+    shop.execute(failed)
+    with pytest.raises(Irreproducible, match="TrainingDiverged: on purpose"):
+        shop.execute(done(A, 1, FullStep(0)))
+
+
+def test_a_device_the_recipe_does_not_know_is_named() -> None:
+    with pytest.raises(Irreproducible, match=r"does not know 'c'.*a, b"):
+        Shop().execute(done(NodeId("c"), 1, FullStep(0)))
+
+
+# ---- as a real run leaves it ---------------------------------------------------------------------
+
+
+def test_files_of_devices_whose_clocks_are_off_give_the_same_weights(tmp_path: Path) -> None:
+    result = recorded(tmp_path / "run", fleet={**FLEET, "churn": CHURN})
+    trace = tmp_path / "run" / "trace.jsonl.gz"
+    records = list(read_trace(trace))
+    for number, node in enumerate(sorted({r.node for r in records} - {SERVER})):
+        own = [r.to_line() for r in records if r.node == node]
+        off = 0.05 * (number - 1)
+        device = DeviceTrace(tmp_path / "run" / "devices" / f"{node}.jsonl.gz")
+        device.append_restamped(own, node, lambda at, off=off: max(0.0, at + off))  # type: ignore[misc]
+    mine = [r.to_line() for r in records if r.node == SERVER]
+    rewrite(trace, lambda _: mine)
+    merged = list(read_trace(trace))
+    assert len(merged) == len(records)
+    assert merged != records, "the clocks agree"
+    assert weights_digest(re_execute(tmp_path / "run", given())) == result.weights_digest
+
+
+def test_the_first_jobs_of_a_new_life_find_a_fresh_engine(tmp_path: Path) -> None:
+    changes = [
+        {"at": 0.1, "device": "fast", "kind": "leave"},
+        {"at": 0.15, "device": "fast", "kind": "return"},
+    ]
+    recorded(tmp_path / "run", fleet={**FLEET, "changes": changes})
+    records = list(read_trace(tmp_path / "run" / "trace.jsonl.gz"))
+    fast = NodeId("fast")
+    log: list[str] = []
+    engine = Notebook(fast, log, [])
+    shop = Workshop(engine, CPU, {fast: engine}, CPU)
+    own = [
+        replace(r, event=replace(r.event, job=FullStep(0), result=made(r), samples=5, text=""))
+        if isinstance(r.event, JobDone)
+        else r
+        for r in records
+        if r.node == fast
+    ]
+    ReExecution(shop, {}).run(own)
+    assert log.count("fast reset") == 2
+    assert log[0] == "fast reset"
+
+
+def made(record: Record) -> Payload:
+    assert isinstance(record.event, JobDone)
+    return Payload(record.event.result.id, 12)
