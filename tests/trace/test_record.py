@@ -78,3 +78,16 @@ def test_times_come_back_to_the_last_bit() -> None:
     back = Record.from_line(record.to_line())
     assert back.at == at
     assert back.node == "gerät"
+
+
+@pytest.mark.parametrize("kind", effects.NoteKind)
+def test_a_note_of_a_known_kind_is_a_plain_string_on_disk(kind: effects.NoteKind) -> None:
+    record = Record(1.5, NodeId("a"), events.TimerFired("x"), [effects.Note(kind, NodeId("b"))])
+    line = record.to_line()
+    assert json.loads(line)[3] == ["Note", str(kind), "b", ""]
+    assert Record.from_line(line) == record
+
+
+def test_a_note_of_a_kind_that_another_version_knows_can_be_read() -> None:
+    line = '[1.5,"a",["TimerFired","x"],["Note","weather changed","b",""]]'
+    assert Record.from_line(line).to_line() == line

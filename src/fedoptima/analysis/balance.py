@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedoptima.core.effects import Note
+from fedoptima.core.effects import Note, NoteKind
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import Merge, ServerStep
 from fedoptima.core.messages import Join
@@ -64,7 +64,7 @@ class BalanceAccount:
         if isinstance(event, Received) and isinstance(event.message, Join):
             self._of(event.sender)
         for effect in record.effects:
-            if isinstance(effect, Note) and effect.kind == "late batch dropped":
+            if isinstance(effect, Note) and effect.kind == NoteKind.LATE_BATCH_DROPPED:
                 self._of(effect.about).late += 1
 
     def _job_done(self, node: NodeId, event: JobDone) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fedoptima.core.effects import Effect, Note, Run, Send
+from fedoptima.core.effects import PROBLEMS, Effect, Note, Run, Send
 from fedoptima.core.events import (
     Connected,
     Disconnected,
@@ -22,8 +22,6 @@ from fedoptima.core.jobs import ExportModel, LoadModel, Merge, PlanRun, Prepare,
 from fedoptima.core.messages import Failed, GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
-
-_WORTH_TELLING = ("device failed", "peer dropped")  # notes that say what is wrong with a device
 
 
 class DeviceState(Enum):
@@ -136,7 +134,7 @@ class FleetAccount:
                 facts = self.of(device)
                 facts.version = version
                 facts.become(DeviceState.TRAINING, at)  # until it says more exactly
-            case Note(kind, device, text) if kind in _WORTH_TELLING:
+            case Note(kind, device, text) if kind in PROBLEMS:
                 self.of(device).error = text or kind
             case Run(_, PlanRun()):
                 self.planning = True

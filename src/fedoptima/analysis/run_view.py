@@ -14,14 +14,13 @@ from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.ages import AgeAccount
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.timeline import Timeline, TimelineAccount
-from fedoptima.core.effects import Effect, Halt, Note
+from fedoptima.core.effects import PROBLEMS, Effect, Halt, Note
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
-PROBLEMS = ("device failed", "peer dropped")  # notes that say what is wrong with a device
 _MOST_PROBLEMS = 20  # told one by one
 _LOOK_UP = 5000  # records between two calls of the onlooker
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from fedoptima.analysis.planned import server_side_bytes
-from fedoptima.core.effects import Effect, Note, Run, Send
+from fedoptima.core.effects import Effect, Note, NoteKind, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
 from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
 from fedoptima.core.messages import (
@@ -28,7 +28,7 @@ from fedoptima.core.messages import (
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.trace.record import Record
 
-_NOT_TAKEN = ("late batch dropped", "peer dropped")
+_NOT_TAKEN = (NoteKind.LATE_BATCH_DROPPED, NoteKind.PEER_DROPPED)
 
 
 class Holdings:
@@ -79,7 +79,7 @@ class Holdings:
                     if isinstance(effect.message, GlobalModel):
                         self._answered(effect.to)
                 case Note():
-                    if effect.kind == "update refused":
+                    if effect.kind == NoteKind.UPDATE_REFUSED:
                         self._refuse(effect.about)
 
     # ---- what comes in -----------------------------------------------------------------------

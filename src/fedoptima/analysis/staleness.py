@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedoptima.analysis.server_state import Holdings
-from fedoptima.core.effects import Note, Run
+from fedoptima.core.effects import Note, NoteKind, Run
 from fedoptima.core.jobs import Merge, ServerStep
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -87,7 +87,7 @@ class StalenessAccount:
                     _count(self._ages, int(1000 * age))
                 elif isinstance(effect.job, Merge):
                     self._merge(effect.job)
-            elif isinstance(effect, Note) and effect.kind == "update refused":
+            elif isinstance(effect, Note) and effect.kind == NoteKind.UPDATE_REFUSED:
                 self._of(effect.about).refused += 1
 
     def _merge(self, merge: Merge) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from fedoptima.core.jobs import Job
 from fedoptima.core.messages import Message
@@ -41,11 +42,21 @@ class SetTimer:
     at: float
 
 
+class NoteKind(StrEnum):
+    DEVICE_FAILED = "device failed"
+    PEER_DROPPED = "peer dropped"
+    LATE_BATCH_DROPPED = "late batch dropped"
+    UPDATE_REFUSED = "update refused"
+
+
+PROBLEMS = (NoteKind.DEVICE_FAILED, NoteKind.PEER_DROPPED)  # they say what is wrong with a device
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """Something an operator or the analysis wants to know; changes nothing."""
 
-    kind: str
+    kind: str  # a NoteKind; read from a trace a plain string, perhaps of another version
     about: NodeId
     text: str = ""
 

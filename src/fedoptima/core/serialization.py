@@ -1,6 +1,6 @@
 """Core objects as plain data (JSON) and back: for traces, snapshots and replay.
 
-    scalar                 itself
+    scalar                 itself, a StrEnum as its string
     dataclass              ["Name", field, ...]       in the order of its fields
     policy or machine      ["Name", {attribute: ...}]
     Payload                ["Payload", id, nbytes]    its value goes to the tensor table
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from operator import attrgetter
 from typing import cast
 
@@ -73,6 +73,8 @@ def freeze(value: object, tensors: Tensors | None = None) -> Plain:
             kind.__name__,
             *(v if type(v) in _SCALARS else freeze(v, tensors) for v in getter(value)),
         ]
+    if isinstance(value, StrEnum):
+        return value.value
     if isinstance(value, Enum):
         return [kind.__name__, value.value]
     if isinstance(value, tuple | list | deque):

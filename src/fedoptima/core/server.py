@@ -13,7 +13,7 @@ from dataclasses import replace
 from enum import Enum
 
 from fedoptima.core.aggregation import Decision, Fleet
-from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Send, SetTimer
+from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Send, SetTimer
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import (
     Connected,
@@ -167,7 +167,7 @@ class ServerCore:
         member = self._roster.members.get(device)
         if member is None:
             if isinstance(message, Failed):  # it could not even begin
-                return [Note("device failed", device, message.error), *self._remove(device)]
+                return [Note(NoteKind.DEVICE_FAILED, device, message.error), *self._remove(device)]
             raise ProtocolViolation(f"{device} spoke before joining")
         if self._phase in (ServerPhase.GATHERING, ServerPhase.PLANNING):
             return self._receive_early(device, member, message)
@@ -183,7 +183,7 @@ class ServerCore:
                 self._scheduler.put(device, message)
                 return []
             case Failed(error, diverged):
-                note = Note("device failed", device, error)
+                note = Note(NoteKind.DEVICE_FAILED, device, error)
                 if diverged and not self._settings.drop_diverged:
                     return [note, *self._finish(f"{device}: {error}", failed=True)]
                 return [note, *self._remove(device)]
@@ -195,7 +195,7 @@ class ServerCore:
             case ModelUpdate():  # to be asked for when the run begins
                 member.join = replace(member.join, training=False, pending=message.data.id)
             case Failed(error):
-                return [Note("device failed", device, error), *self._remove(device)]
+                return [Note(NoteKind.DEVICE_FAILED, device, error), *self._remove(device)]
         return []
 
     def _join(self, device: NodeId, join: Join) -> list[Effect]:
@@ -289,7 +289,7 @@ class ServerCore:
         reception = self._flow.received(device, self._now)  # may refuse, so it goes first
         turned_on = self._turn_on(reception.turn_on)
         if not reception.accepted:
-            return [Note("late batch dropped", device), *turned_on]
+            return [Note(NoteKind.LATE_BATCH_DROPPED, device), *turned_on]
         self._scheduler.put(device, batch)
         return turned_on
 
@@ -343,7 +343,7 @@ class ServerCore:
         effects: list[Effect] = []
         if decision.refused:
             behind = self.version - update.version
-            effects.append(Note("update refused", device, f"{behind} versions behind"))
+            effects.append(Note(NoteKind.UPDATE_REFUSED, device, f"{behind} versions behind"))
         effects += self._carry_out(decision)
         if decision.merge is None:
             effects += self._take_stock()

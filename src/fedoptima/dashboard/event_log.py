@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedoptima.core.effects import Halt, Note
+from fedoptima.core.effects import PROBLEMS, Halt, Note
 from fedoptima.core.events import Connected, Disconnected, EvaluationFailed, JobFailed
 from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 
 _KEPT = 40
-_SERIOUS = ("device failed", "peer dropped")
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ class Happenings:
         for effect in record.effects:
             match effect:
                 case Note(kind, about, text):
-                    yield Happening(at, about, kind, text, kind in _SERIOUS)
+                    yield Happening(at, about, kind, text, kind in PROBLEMS)
                 case Halt(reason, failed) if node == SERVER:
                     kind = "the run failed" if failed else "over"
                     yield Happening(at, SERVER, kind, reason, failed)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Run, Send, SetTimer
+from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.errors import FedOptimaError, ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import Event, JobDone, JobFailed, Received, TimerFired
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome
@@ -78,7 +78,7 @@ class Node:
         except ProtocolViolation as error:
             if not isinstance(event, Received):
                 raise
-            self._record(now, event, [Note("peer dropped", event.sender, str(error))])
+            self._record(now, event, [Note(NoteKind.PEER_DROPPED, event.sender, str(error))])
             self.drop_peer(event.sender, event.session, str(error))
             return
         self._record(now, event, effects)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedoptima.core.device import DeviceCore
-from fedoptima.core.effects import Effect, Evaluate, Halt, Note, Run, Send, SetTimer
+from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.errors import (
     InvariantBroken,
     ProtocolViolation,
@@ -212,7 +212,7 @@ class Simulation:
             effects = machine.handle(event, self.now)
         except ProtocolViolation as error:
             dropped = event.sender if isinstance(event, Received) and node == SERVER else node
-            self._record(node, event, [Note("peer dropped", dropped, str(error))])
+            self._record(node, event, [Note(NoteKind.PEER_DROPPED, dropped, str(error))])
             self._disconnect(dropped)
             return
         self._record(node, event, effects)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from fedoptima.core.device import DeviceCore
-from fedoptima.core.effects import Effect, Note
+from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.machine import Machine
 from fedoptima.core.messages import Join
@@ -96,9 +96,9 @@ def _answer(machine: Machine, record: Record) -> list[Effect]:
     except ProtocolViolation as error:
         # Drivers record it as a note and drop the peer; whom they call the peer is their affair.
         match list(record.effects):
-            case [Note("peer dropped", about)]:
-                return [Note("peer dropped", about, str(error))]
-        return [Note("peer dropped", record.node, str(error))]
+            case [Note(NoteKind.PEER_DROPPED, about)]:
+                return [Note(NoteKind.PEER_DROPPED, about, str(error))]
+        return [Note(NoteKind.PEER_DROPPED, record.node, str(error))]
 
 
 def _compare(number: int, record: Record, got: list[Effect]) -> Difference | None:
