@@ -147,6 +147,20 @@ def test_all_pages_of_a_run_share_one_watch_and_it_ends_after_the_last(tmp_path:
     played(scene)
 
 
+def test_a_page_that_goes_is_no_longer_counted(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", story())
+    app = app_of(tmp_path)
+
+    async def scene() -> None:
+        async with listening(app, "run=run") as page:
+            await page.next()
+            watch = app.state.watches.of(RunFolder("run", run))
+            assert watch.looked_at
+        assert not watch.looked_at
+
+    played(scene)
+
+
 def test_a_watch_that_breaks_ends_its_streams(tmp_path: Path) -> None:
     class Broken(RunReader):
         def look(self, spans: set[int]) -> object:  # type: ignore[override]

@@ -96,6 +96,8 @@ def _with_headers(send: Send, cookie: str | None) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.update(_HEADERS)
+            # Asked for each time, sent only when it has changed: an update shows at once.
+            headers.setdefault("Cache-Control", "no-cache")
             if cookie is not None:
                 headers.append("Set-Cookie", cookie)
         await send(message)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
-from fedoptima.dashboard import assets
+from fedoptima.analysis.spans import Kind
 from fedoptima.dashboard.access import Guard
 from fedoptima.dashboard.folder import RunFolder, Runs
 from fedoptima.dashboard.state import condition, name_in, number
-from fedoptima.dashboard.stream import EventStream, Wish, messages
+from fedoptima.dashboard.stream import Wish, messages
 from fedoptima.dashboard.watch import Cadence, Watch, Watches
+from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT
 
 _KEPT = {"accuracy": "accuracy", "best": "best_accuracy", "epochs": "epochs"}
 _FOLLOWED = 8  # runs in progress whose accuracy a list shows
@@ -31,14 +35,17 @@ def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None =
         yield
         watches.close()
 
-    async def page(request: Request) -> Response:
-        return assets.asset("index.html").answer(request)
+    # plotly's JavaScript comes from the installed package, which need not be imported for it.
+    static = StaticFiles(packages=[("fedoptima.dashboard", "static"), ("plotly", "package_data")])
 
-    async def static(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in assets.names():
-            return PlainTextResponse("There is no such file.\n", 404)
-        return (await asyncio.to_thread(assets.asset, name)).answer(request)
+    async def page(request: Request) -> Response:
+        return await static.get_response("index.html", request.scope)
+
+    async def palette(_: Request) -> Response:
+        return Response(_palette(), media_type="text/css")
+
+    async def kinds(_: Request) -> Response:
+        return Response(_kinds(), media_type="text/javascript")
 
     async def list_runs(_: Request) -> Response:
         found = await asyncio.to_thread(runs.all)
@@ -75,17 +82,21 @@ def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None =
         watch, wish, problem = await find(request)
         if watch is None:
             return problem
-        return EventStream(messages(watch, wish))
+        headers = {"Cache-Control": "no-store"}
+        stream = messages(watch, wish)
+        return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
     app = Starlette(
         routes=[
             Route("/", page),
-            Route("/static/{name}", static),
+            Route("/static/palette.css", palette),
+            Route("/static/kinds.js", kinds),
+            Mount("/static", static),
             Route("/api/runs", list_runs),
             Route("/api/state", state),
             Route("/api/events", events),
         ],
-        middleware=[Middleware(Guard, token=token)],
+        middleware=[Middleware(Guard, token=token), Middleware(GZipMiddleware, compresslevel=6)],
         lifespan=lifespan,
     )
     app.state.watches = watches
@@ -122,3 +133,20 @@ def _figure(value: object) -> float | None:
 
 def _fresh(content: object) -> Response:
     return JSONResponse(content, headers={"Cache-Control": "no-store"})
+
+
+def _palette() -> str:
+    def rule(colours: Mapping[Kind, str]) -> str:
+        return ":root{" + "".join(f"--{_css(kind)}:{c};" for kind, c in colours.items()) + "}"
+
+    return f"{rule(KINDS_ON_LIGHT)}\n@media (prefers-color-scheme: dark){{{rule(KINDS_ON_DARK)}}}\n"
+
+
+def _kinds() -> str:
+    """A module: what each kind of time is called, and its colour's name."""
+    table = {kind.value: {"name": KIND_NAMES[kind], "colour": f"--{_css(kind)}"} for kind in Kind}
+    return f"export const KINDS = {json.dumps(table)};\n"
+
+
+def _css(kind: Kind) -> str:
+    return kind.value.replace("_", "-")

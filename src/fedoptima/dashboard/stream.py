@@ -6,14 +6,11 @@ the first rows and lanes of that.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
-
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from fedoptima.core.types import SERVER
 from fedoptima.dashboard import lanes
@@ -68,48 +65,14 @@ async def messages(watch: Watch, wish: Wish) -> AsyncGenerator[str, None]:
     """One about every second: nothing but ``{}`` says that nothing has changed."""
     yield _RETRY
     sent: dict[str, str] = {}
-    async for snapshot in watch.snapshots(wish.span):
-        texts = {name: to_json(part) for name, part in wish.cut(snapshot).items()}
-        news = {name: text for name, text in texts.items() if sent.get(name) != text}
-        sent |= news
-        parts = ",".join(f'"{name}":{text}' for name, text in news.items())
-        yield f"data: {{{parts}}}\n\n"
+    async with aclosing(watch.snapshots(wish.span)) as snapshots:
+        async for snapshot in snapshots:
+            texts = {name: to_json(part) for name, part in wish.cut(snapshot).items()}
+            news = {name: text for name, text in texts.items() if sent.get(name) != text}
+            sent |= news
+            parts = ",".join(f'"{name}":{text}' for name, text in news.items())
+            yield f"data: {{{parts}}}\n\n"
 
 
 def to_json(part: object) -> str:
     return json.dumps(part, separators=(",", ":"), allow_nan=False)
-
-
-class EventStream(Response):
-    """Ends as soon as the browser goes, and what it watched knows at once."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, stream: AsyncGenerator[str, None]) -> None:
-        self._stream = stream
-        super().__init__(headers={"Cache-Control": "no-store"})
-        del self.headers["content-length"]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        sending = asyncio.ensure_future(self._send_all(send))
-        leaving = asyncio.ensure_future(_gone(receive))
-        try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
-
-    async def _send_all(self, send: Send) -> None:
-        try:
-            async for text in self._stream:
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            await self._stream.aclose()
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -7,7 +7,7 @@ let loading = null;
 function plotly() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    script.src = "/static/plotly.js";
+    script.src = "/static/plotly.min.js";
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => { loading = null; reject(new Error("plotly.js could not be fetched")); };
     document.head.append(script);
