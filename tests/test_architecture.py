@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -61,6 +62,8 @@ IMPURE_MODULES = frozenset(
 IMPURE_CALLS = frozenset(
     {"print", "open", "input", "hash", "id", "exec", "eval", "__import__", "breakpoint"}
 )
+
+MOST_LINES = 350  # CONTRIBUTING.md, rule 9
 
 SET_TYPES = frozenset({"set", "frozenset", "Set", "MutableSet", "AbstractSet", "FrozenSet"})
 SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference"})
@@ -217,6 +220,33 @@ def purity_violations(path: PurePosixPath, source: str) -> list[str]:
     ]
 
 
+def modules_of(files: list[tuple[PurePosixPath, str]]) -> dict[str, str]:
+    """The dotted name of every file, and its source."""
+    return {
+        ".".join(("fedoptima", *path.with_suffix("").parts)).removesuffix(".__init__"): text
+        for path, text in files
+    }
+
+
+def import_cycle(modules: dict[str, str]) -> list[str]:
+    """Modules that import each other in a circle, if any do; wherever the import stands."""
+    graph = {
+        name: {
+            target
+            for _, module, taken in imported(ast.parse(source))
+            for target in (f"{module}.{taken}", module)
+            if target in modules and target != name
+        }
+        for name, source in modules.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
 def package_files(under: str = ".") -> list[tuple[PurePosixPath, str]]:
     """Every source file of the package below ``under``, with its path inside the package."""
     return [
@@ -240,6 +270,16 @@ def test_the_core_is_pure() -> None:
     assert not violations, "\n".join(violations)
 
 
+def test_no_modules_import_each_other() -> None:
+    assert not import_cycle(modules_of(package_files()))
+
+
+def test_no_file_is_longer_than_contributing_allows() -> None:
+    lengths = {str(path): text.count("\n") for path, text in package_files()}
+    too_long = {path: n for path, n in lengths.items() if n > MOST_LINES and "_pb2" not in path}
+    assert too_long.keys() <= {"core/server.py", "sim/driver.py"}, too_long  # until they are cut
+
+
 def test_only_the_command_line_prints() -> None:
     violations = [
         f"{path}:{node.lineno}: print() outside cli"
@@ -261,6 +301,21 @@ def test_import_time_in_any_core_file_is_caught(path: PurePosixPath) -> None:
     source = (PACKAGE / path).read_text(encoding="utf-8")
     assert not purity_violations(path, source)
     assert "may not import time" in "\n".join(purity_violations(path, source + "\nimport time\n"))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "from fedoptima.b import thing",
+        "from fedoptima import b",
+        "def f() -> None:\n    import fedoptima.b",
+        "if TYPE_CHECKING:\n    from fedoptima.b import Thing",
+    ],
+)
+def test_a_cycle_of_imports_is_caught_wherever_the_import_stands(first: str) -> None:
+    modules = {"fedoptima.a": first, "fedoptima.b": "from fedoptima.c import x"}
+    assert not import_cycle({**modules, "fedoptima.c": ""})
+    assert import_cycle({**modules, "fedoptima.c": "from fedoptima.a import y"})
 
 
 @pytest.mark.parametrize(

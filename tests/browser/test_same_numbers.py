@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fedoptima.analysis.formatting import brief, exact_percent
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.usage import Usage
-from fedoptima.comparison.result import Figures
+from fedoptima.comparison.rows import Figures
 from fedoptima.comparison.runner import compare
 from fedoptima.core.types import SERVER
 from fedoptima.reporting.report import report

@@ -7,7 +7,8 @@ from statistics import stdev
 
 import pytest
 
-from fedoptima.comparison.result import Comparison, Figures, Moment, Run
+from fedoptima.comparison.result import Comparison
+from fedoptima.comparison.rows import Figures, Moment, Run
 from fedoptima.comparison.spec import About
 from fedoptima.comparison.table import lines
 from fedoptima.config.load import validate

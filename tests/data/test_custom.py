@@ -7,8 +7,8 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data import as_dataset
 from fedoptima.data.augment import CropAndFlip
+from fedoptima.data.custom import as_dataset
 
 X = torch.arange(24, dtype=torch.float32).view(6, 4)
 Y = torch.tensor([0, 1, 2, 0, 1, 2])

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from fedoptima.data import Split, as_dataset
+from fedoptima.data.custom import as_dataset
+from fedoptima.data.dataset import Split
 from fedoptima.data.prepare import Normalise
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data import load_dataset
+from fedoptima.data.registry import load_dataset
 
 from . import miniature
 

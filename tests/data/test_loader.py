@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data import Dataset, Loader, as_dataset
 from fedoptima.data.augment import CropAndFlip
+from fedoptima.data.custom import as_dataset
+from fedoptima.data.dataset import Dataset
+from fedoptima.data.loader import Loader
 
 
 def numbered(samples: int = 23, *, augment: bool = False) -> Dataset:

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from fedoptima.data import DATASETS, available, load_dataset
+from fedoptima.data.registry import DATASETS, available, load_dataset
 
 pytestmark = pytest.mark.skipif(
     "FEDOPTIMA_DATA" not in os.environ, reason="set FEDOPTIMA_DATA to a directory of data sets"

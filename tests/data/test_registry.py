@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data import DATASETS, available, load_dataset
+from fedoptima.data.registry import DATASETS, available, load_dataset
 
 from . import miniature
 
 OWN = """
 import torch
-from fedoptima.data import as_dataset
+from fedoptima.data.custom import as_dataset
 
 def pairs(count=4):
     data = (torch.zeros(count, 2), torch.arange(count))

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data import load_dataset
 from fedoptima.data.dataset import Dataset
+from fedoptima.data.registry import load_dataset
 from fedoptima.data.text import Texts, paper_division
 
 from . import miniature

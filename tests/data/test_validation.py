@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data import Dataset, as_dataset, hold_out
+from fedoptima.data.custom import as_dataset
+from fedoptima.data.dataset import Dataset
+from fedoptima.data.validation import hold_out
 
 
 def uneven() -> Dataset:

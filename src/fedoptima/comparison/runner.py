@@ -20,7 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedoptima.comparison.process_pool import Order, PoolObserver, RunState, run_all
-from fedoptima.comparison.result import Comparison, Run, read_run
+from fedoptima.comparison.result import Comparison
+from fedoptima.comparison.rows import Run, read_run
 from fedoptima.comparison.spec import About, cores, describe, recipe_of
 from fedoptima.config.load import load_recipe
 from fedoptima.config.schema import Recipe

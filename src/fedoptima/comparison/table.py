@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fedoptima.comparison.result import Comparison, Row
+from fedoptima.comparison.rows import ComparedRuns, Row
 
 Line = tuple[str, list[str]]  # a figure's name, then a cell a method
 
@@ -32,12 +30,12 @@ _NOTE = (
 )
 
 
-def lines(comparison: Comparison) -> list[Line]:
+def lines(comparison: ComparedRuns) -> list[Line]:
     """A line a figure; those that nobody has are left out."""
     return [(name, cells) for name, cells in _lines(comparison) if set(cells) != {NONE}]
 
 
-def as_markdown(comparison: Comparison) -> str:
+def as_markdown(comparison: ComparedRuns) -> str:
     """The table with a method a row, then all that is needed to make it again."""
     table = lines(comparison)
     head = ["method", *(name for name, _ in table)]
@@ -60,7 +58,7 @@ def as_markdown(comparison: Comparison) -> str:
     return "\n".join(text) + "\n"
 
 
-def notes(comparison: Comparison) -> Iterator[str]:
+def notes(comparison: ComparedRuns) -> Iterator[str]:
     """What a reader of the table has to know."""
     if comparison.target is not None:
         yield f"Target: {comparison.explain_target()}."
@@ -69,7 +67,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
     yield _NOTE
 
 
-def _lines(comparison: Comparison) -> Iterator[Line]:
+def _lines(comparison: ComparedRuns) -> Iterator[Line]:
     rows = comparison.rows
     if comparison.failed:
         yield "failed runs", [str(len(row.errors) or NONE) for row in rows]
@@ -123,7 +121,7 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _facts(comparison: Comparison) -> dict[str, str]:
+def _facts(comparison: ComparedRuns) -> dict[str, str]:
     about = comparison.about
     facts = {
         "command": f"`{about.command}`" if about.command else "`fedoptima.compare(...)`",

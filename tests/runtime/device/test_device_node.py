@@ -25,7 +25,7 @@ from fedoptima.core.messages import (
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
-from fedoptima.runtime.device.client import telemetry as telemetry_module
+from fedoptima.runtime.device import telemetry as telemetry_module
 from fedoptima.runtime.device.device_node import DeviceNode
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.device.telemetry import Telemetry

@@ -31,7 +31,7 @@ class Doorway:
         hiding = "GRPC_VERBOSITY"  # would hide what the log is about
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.runtime.security.doorway", str(certs)],
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             env={name: value for name, value in os.environ.items() if name != hiding},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

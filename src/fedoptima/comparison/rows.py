@@ -1,0 +1,209 @@
+"""From the runs of a comparison to one row per method.
+
+Everything here is computed from the runs' summaries. Figures of several seeds are given as mean and
+standard deviation over the seeds that were finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any
+
+from fedoptima.comparison.spec import REFERENCE, About
+from fedoptima.core.types import SERVER
+
+TARGET_SHARE = 0.99  # of the reference's best accuracy: the target, if none is given
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of a run, or the mean or deviation of several. Device figures are means over devices."""
+
+    accuracy: float | None  # of the final weights; None in a dry run
+    best_accuracy: float | None
+    seconds: float  # on the run's clock
+    epochs: float
+    server_idle: float  # seconds an epoch; a server waits for devices' work only, so all Type I
+    device_idle_1: float
+    device_idle_2: float
+    device_throughput: float  # samples a second
+    server_throughput: float
+    bytes_up: float  # an epoch
+    bytes_down: float
+    server_memory: float  # bytes at the peak
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One evaluation."""
+
+    seconds: float
+    epochs: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    method: str
+    seed: int
+    error: str | None = None  # why it has no figures
+    figures: Figures | None = None
+    curve: tuple[Moment, ...] = ()
+    trace_digest: str = ""
+    weights_digest: str = ""
+
+    def time_to(self, accuracy: float) -> float | None:
+        """Seconds until the accuracy was first reached; None if it never was."""
+        reached = (p.seconds for p in self.curve if p.accuracy and p.accuracy >= accuracy)
+        return next(reached, None)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method, over its seeds."""
+
+    method: str
+    seeds: tuple[int, ...]  # those that were finished
+    errors: Mapping[int, str]  # those that were not
+    mean: Figures | None  # None: no seed was finished
+    deviation: Figures | None  # None: there are not several seeds to differ
+    reached: int  # seeds that came to the target
+    time_to_target: float | None  # seconds, the mean over those seeds
+    time_deviation: float | None
+    ratio: float | None  # of that time to the reference's; None: not every seed of both came there
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """All runs, and what they come to for each method."""
+
+    about: About
+    runs: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        return self.about.recipe.name
+
+    @property
+    def failed(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs if run.error is not None)
+
+    @cached_property
+    def target(self) -> float | None:
+        """The accuracy to reach; None in a dry run."""
+        if self.about.target is not None:
+            return self.about.target
+        best = self._best_accuracies()
+        return TARGET_SHARE * best[self._target_method(best)] if best else None
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(self._row(method) for method in self.about.methods)
+
+    @cached_property
+    def reference(self) -> str | None:
+        """The method that others' times are measured by; without FedOptima's, the fastest."""
+        times = {
+            method: fmean(times) for method in self.about.methods if (times := self._times(method))
+        }
+        return REFERENCE if REFERENCE in times else min(times, key=times.__getitem__, default=None)
+
+    def explain_target(self) -> str | None:
+        if self.target is None:
+            return None
+        origin = "given"
+        if self.about.target is None:
+            chosen = self._target_method(self._best_accuracies())
+            origin = f"{100 * TARGET_SHARE:.0f} % of the best accuracy of {chosen}"
+        return f"{100 * self.target:.2f} % ({origin})"
+
+    def failures(self) -> list[str]:
+        """A sentence an error, with all runs that ended so."""
+        by_error: dict[str, list[str]] = {}
+        for run in self.failed:
+            by_error.setdefault(run.error or "", []).append(f"{run.method} (seed {run.seed})")
+        return [f"{', '.join(runs)}: {error}" for error, runs in by_error.items()]
+
+    # ---- from runs to rows -------------------------------------------------------------------
+
+    def _figures(self, method: str) -> list[Figures]:
+        return [run.figures for run in self.runs if run.method == method and run.figures]
+
+    def _best_accuracies(self) -> dict[str, float]:
+        means = {
+            m: _over(fmean, figures) for m in self.about.methods if (figures := self._figures(m))
+        }
+        return {m: mean.best_accuracy for m, mean in means.items() if mean.best_accuracy}
+
+    @staticmethod
+    def _target_method(best: Mapping[str, float]) -> str:
+        return REFERENCE if REFERENCE in best else max(best, key=best.__getitem__)
+
+    def _times(self, method: str) -> list[float] | None:
+        """To the target, of every seed that was finished; None if one of them never came there."""
+        finished = [run for run in self.runs if run.method == method and run.figures]
+        times = self._reached(method)
+        return times if times and len(times) == len(finished) else None
+
+    def _reached(self, method: str) -> list[float]:
+        if self.target is None:
+            return []
+        times = (run.time_to(self.target) for run in self.runs if run.method == method)
+        return [time for time in times if time is not None]
+
+    def _row(self, method: str) -> Row:
+        figures, reached = self._figures(method), self._reached(method)
+        times = self._times(method)
+        reference = self._times(self.reference) if self.reference else None
+        runs = [run for run in self.runs if run.method == method]
+        return Row(
+            method=method,
+            seeds=tuple(run.seed for run in runs if run.figures),
+            errors={run.seed: run.error for run in runs if run.error is not None},
+            mean=_over(fmean, figures) if figures else None,
+            deviation=_over(stdev, figures) if len(figures) > 1 else None,
+            reached=len(reached),
+            time_to_target=fmean(reached) if reached else None,
+            time_deviation=stdev(reached) if len(reached) > 1 else None,
+            ratio=fmean(times) / fmean(reference) if times and reference else None,
+        )
+
+
+def read_run(method: str, seed: int, summary: Mapping[str, Any]) -> Run:
+    """From a run's summary.json."""
+    server, devices = summary["usage"][SERVER]["per_epoch"], summary["device_usage"]["per_epoch"]
+    traffic, throughput = summary["traffic"], summary["throughput"]
+    figures = Figures(
+        accuracy=summary["accuracy"],
+        best_accuracy=summary["best_accuracy"],
+        seconds=summary["seconds"],
+        epochs=summary["epochs"],
+        server_idle=server["idle_1"] + server["idle_2"],
+        device_idle_1=devices["idle_1"],
+        device_idle_2=devices["idle_2"],
+        device_throughput=throughput["device"],
+        server_throughput=throughput["server"],
+        bytes_up=traffic["up"]["per_epoch"]["total"],
+        bytes_down=traffic["down"]["per_epoch"]["total"],
+        server_memory=summary["server_memory_peak"],
+    )
+    return Run(
+        method,
+        seed,
+        figures=figures,
+        curve=tuple(Moment(p["seconds"], p["epochs"], p["accuracy"]) for p in summary["curve"]),
+        trace_digest=summary["trace_digest"],
+        weights_digest=summary["weights_digest"],
+    )
+
+
+def _over(statistic: Callable[[Sequence[float]], float], figures: Sequence[Figures]) -> Figures:
+    """The mean or deviation of each figure; None where a run has none."""
+    values: dict[str, Any] = {}
+    for field in fields(Figures):
+        column = [getattr(each, field.name) for each in figures]
+        values[field.name] = None if None in column else statistic(column)
+    return Figures(**values)
