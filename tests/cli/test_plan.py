@@ -3,7 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from torch import nn
+
 from tests.cli.conftest import Call
+
+
+def with_a_small_server_side() -> nn.Module:
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    return nn.Sequential(nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU()), head)
 
 
 def test_the_plan_shows_every_split_and_marks_the_chosen_one(call: Call, recipe: Path) -> None:
@@ -49,6 +56,22 @@ def test_a_credit_that_expires_too_soon_is_warned_of(call: Call, recipe: Path) -
     assert answer.code == 0
     assert "warning: slow answers a turn-on after" in answer.complaint
     assert "raise method.credit_timeout" in answer.complaint
+
+
+def test_an_auxiliary_network_larger_than_the_server_side_is_warned_of(
+    call: Call, recipe: Path
+) -> None:
+    answer = call("plan", recipe, "--set", "split.at=4")
+    assert answer.code == 0
+    assert "more than the whole server side (1,290)" in answer.complaint
+    assert 'choose a smaller split.at or method.auxiliary = "classifier"' in answer.complaint
+
+
+def test_pooled_features_are_mentioned(call: Call, recipe: Path) -> None:
+    model = "model.name=tests.cli.test_plan:with_a_small_server_side"
+    answer = call("plan", recipe, "--set", model, "--set", "split.at=1")
+    assert answer.code == 0, answer.complaint
+    assert "features are averaged over 4 x 4 before its dense layer" in answer.words
 
 
 def test_the_plan_as_json_has_both_objectives(call: Call, recipe: Path) -> None:

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import Masked, map_tensors, tensors_of
-from fedoptima.models.mobilenet import InvertedResidual
+from fedoptima.models.mobilenet import InvertedResidual, mobilenet_v3_large
 from fedoptima.models.transformer import EncoderLayer
 from fedoptima.models.vgg5 import vgg5
-from fedoptima.preprocess.auxiliary import MOST_DENSE_WEIGHTS, build_auxiliary
+from fedoptima.preprocess.auxiliary import MOST_DENSE_WEIGHTS, build_auxiliary, pooling_of
 from fedoptima.preprocess.cuts import cuttable
 
 from .networks import every_network
@@ -96,6 +96,87 @@ def test_the_default_for_vgg5_is_a_convolution_and_a_dense_layer() -> None:
         nn.MaxPool2d,
     ]
     assert auxiliary.get_submodule("linear").in_features == 32 * 8 * 8
+
+
+def parameters_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_a_pointwise_convolution_is_copied_as_one() -> None:
+    model = mobilenet_v3_large()
+    parts = cuttable(model, torch.rand(2, 3, 64, 64))
+    device_side, server_side = parts.part(0, 17), parts.part(17, 18)
+    auxiliary = build_auxiliary(device_side, device_side(torch.rand(2, 3, 64, 64)), 200)
+    assert auxiliary is not None
+    assert parameters_of(auxiliary) < parameters_of(server_side)
+    block = auxiliary.get_submodule("block1")
+    assert block.get_submodule("conv").kernel_size == (1, 1)
+    assert isinstance(block.get_submodule("activation"), nn.Hardswish)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU6(inplace=True), nn.LeakyReLU(0.2), nn.SiLU(), nn.GELU(), nn.ELU(), nn.Tanh()],
+)
+@pytest.mark.parametrize(("kernel", "groups"), [((5, 5), 1), ((1, 3), 2), ((3, 3), 8), ((2, 2), 4)])
+def test_a_convolution_is_copied_with_its_kernel_groups_and_activation(
+    activation: nn.Module, kernel: tuple[int, int], groups: int
+) -> None:
+    device_side = nn.Sequential(
+        nn.Conv2d(8, 8, kernel, groups=groups), nn.BatchNorm2d(8), activation
+    )
+    crossing = device_side(torch.rand(2, 8, 7, 9)).detach().clone()
+    auxiliary = build_auxiliary(device_side, crossing, CLASSES, "deep")
+    assert auxiliary is not None
+    for number in (1, 2):
+        convolution = auxiliary.get_submodule(f"block{number}.conv")
+        assert isinstance(convolution, nn.Conv2d)
+        assert (convolution.kernel_size, convolution.groups) == (kernel, groups)
+        copied = auxiliary.get_submodule(f"block{number}.activation")
+        assert repr(copied) == repr(activation)
+        assert copied is not activation
+    assert auxiliary(crossing).shape == (2, CLASSES)
+    assert crossing._version == 0
+
+
+def test_a_gate_is_not_taken_for_the_activation_of_a_block() -> None:
+    device_side = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU6(), nn.Conv2d(8, 8, 1), nn.Sigmoid())
+    auxiliary = build_auxiliary(device_side, torch.rand(2, 8, 6, 6), CLASSES)
+    assert auxiliary is not None
+    assert isinstance(auxiliary.get_submodule("block1.activation"), nn.ReLU6)
+
+
+def test_dense_layers_and_encoders_are_copied_with_their_activation() -> None:
+    dense = build_auxiliary(nn.Sequential(nn.Linear(6, 8), nn.GELU()), torch.rand(2, 8), CLASSES)
+    assert dense is not None
+    assert isinstance(dense.get_submodule("dense.block1.activation"), nn.GELU)
+    encoder = nn.TransformerEncoderLayer(8, 2, 12, activation="gelu", batch_first=True)
+    copied = build_auxiliary(encoder, torch.rand(2, 5, 8), CLASSES)
+    assert copied is not None
+    block = copied.get_submodule("block1")
+    assert isinstance(block, nn.TransformerEncoderLayer)
+    assert block.activation is nn.functional.gelu
+
+
+def test_features_are_pooled_until_the_auxiliary_is_no_larger_than_the_server_side() -> None:
+    device_side = nn.Sequential(nn.Conv2d(3, 16, 1), nn.ReLU())
+    activation = torch.rand(2, 16, 24, 24)
+
+    def auxiliary_beside(server_parameters: int | None) -> nn.Module:
+        auxiliary = build_auxiliary(
+            device_side, activation, CLASSES, server_parameters=server_parameters
+        )
+        assert auxiliary is not None
+        assert auxiliary(activation).shape == (2, CLASSES)
+        return auxiliary
+
+    whole = auxiliary_beside(None)
+    assert pooling_of(whole) == 1
+    assert pooling_of(auxiliary_beside(parameters_of(whole))) == 1
+    pooled = auxiliary_beside(parameters_of(whole) - 1)
+    assert pooling_of(pooled) == 2
+    assert parameters_of(pooled) < parameters_of(whole)
+    assert pooling_of(auxiliary_beside(1)) == 12, "one value for each channel is the least"
 
 
 def test_every_split_of_every_model_has_an_auxiliary() -> None:

@@ -16,6 +16,7 @@ from fedoptima.core.flow import CappedFlow
 from fedoptima.core.types import NodeId
 from fedoptima.experiments.setup import Experiment
 from fedoptima.prediction.pacing import DevicePace, Pacing
+from fedoptima.preprocess.auxiliary import pooling_of
 from fedoptima.preprocess.plan import Plan
 from fedoptima.preprocess.split import Candidate, Objective
 
@@ -50,6 +51,7 @@ class Prediction:
     bottleneck: Bottleneck
     explanation: str
     memory: ServerMemory | None  # None where the server holds no activations
+    auxiliary_pooling: int  # side of the squares its features are averaged over; 1: none
     warnings: tuple[str, ...]
 
     def to_json(self) -> str:
@@ -85,7 +87,11 @@ def predict(experiment: Experiment) -> Prediction:
         bottleneck=bottleneck,
         explanation=_explain(bottleneck, paces, barrier=pacing.barrier, splits=bool(plan.table)),
         memory=_memory(experiment, plan, None if cap is None else cap.cap, pacing),
-        warnings=tuple(_warnings(experiment, paces, None if cap is None else cap.timeout)),
+        auxiliary_pooling=pooling_of(experiment.task.sides(plan).auxiliary),
+        warnings=(
+            *_warnings(experiment, paces, None if cap is None else cap.timeout),
+            *_auxiliary_warning(plan),
+        ),
     )
 
 
@@ -207,3 +213,14 @@ def _warnings(experiment: Experiment, paces: Paces, timeout: float | None) -> It
         )
     if experiment.fleet.churn is not None or experiment.fleet.changes:
         yield "devices that leave and bandwidths that change are not in this prediction"
+
+
+def _auxiliary_warning(plan: Plan) -> Iterator[str]:
+    server = sum(block.parameters for block in plan.server_blocks)
+    extra = plan.auxiliary_profile
+    if extra is not None and extra.parameters > server:
+        yield (
+            f"the auxiliary network has {extra.parameters:,} parameters, more than the whole "
+            f"server side ({server:,}); choose a smaller split.at or method.auxiliary = "
+            '"classifier"'
+        )

@@ -1,14 +1,16 @@
 """The small network a device trains its blocks against, so that it never waits for a gradient.
 
-By default one block of the same type as the last block of the device side, then a dense classifier
-(section 3.2.2). It reads what crosses the cut and never writes into it. Weights are drawn from
-torch's generator: the caller seeds it.
+By default one block of the same type as the last block of the device side, with its kernel, groups
+and activation function, then a dense classifier (section 3.2.2). It reads what crosses the cut and
+never writes into it. Weights are drawn from torch's generator: the caller seeds it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from math import gcd
 
 from torch import Tensor, fx, nn
 
@@ -27,20 +29,35 @@ MOST_DENSE_WEIGHTS = 2**18
 # A wide flat activation must not give the device a square of its width to train.
 WIDEST_HIDDEN = 512
 
+# What an auxiliary network copies.
+BLOCKS = (InvertedResidual, EncoderLayer, nn.TransformerEncoderLayer, nn.Conv2d, nn.Linear)
+# Without sigmoids and softmax: they are gates and scores, not the activation function of a block.
+ACTIVATIONS = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
+    *(nn.Hardswish, nn.Softplus, nn.Tanh),
+)
+
 
 def build_auxiliary(
-    device_side: nn.Module, activation: object, classes: int, variant: str | int = "default"
+    device_side: nn.Module,
+    activation: object,
+    classes: int,
+    variant: str | int = "default",
+    *,
+    server_parameters: int | None = None,
 ) -> nn.Module | None:
     """The auxiliary network for what ``device_side`` puts out; None for the variant ``none``.
 
-    ``activation`` is a batch of that output. A variant is a name or a number of blocks.
+    ``activation`` is a batch of that output. A variant is a name or a number of blocks. A network
+    with more than ``server_parameters`` gets its features pooled, as far as that helps.
     """
     if classes < 1:
         raise ConfigError(f"classes = {classes}: must be at least 1")
     if variant == "none":
         return None
     depth = _depth(variant)
-    last = _last_block(device_side)
+    last = _last(device_side, BLOCKS)
+    function = _last(device_side, ACTIVATIONS) or nn.ReLU()
     if isinstance(activation, Masked):
         return _encoder(activation.hidden, depth, classes, last)
     if not isinstance(activation, Tensor):
@@ -52,11 +69,19 @@ def build_auxiliary(
         case 4 if isinstance(last, InvertedResidual):
             return _inverted_residual(activation, depth, classes, last)
         case 4:
-            return _convolution(activation, depth, classes)
+            return _convolution(activation, depth, classes, last, function, server_parameters)
         case 3:
-            return _positions(activation, depth, classes, last)
+            return _positions(activation, depth, classes, last, function)
         case _:
-            return _dense(activation, depth, classes)
+            return _dense(activation, depth, classes, function)
+
+
+def pooling_of(auxiliary: nn.Module | None) -> int:
+    """The side of the squares over which features are averaged to keep the dense layer small."""
+    for layer in auxiliary.children() if auxiliary is not None else ():
+        if isinstance(layer, nn.AvgPool2d) and isinstance(layer.kernel_size, int):
+            return layer.kernel_size
+    return 1
 
 
 def _depth(variant: str | int) -> int:
@@ -70,13 +95,11 @@ def _depth(variant: str | int) -> int:
     )
 
 
-def _last_block(module: nn.Module) -> nn.Module | None:
-    """The last module, in order, of a type that an auxiliary network copies."""
-    if isinstance(module, InvertedResidual | EncoderLayer | nn.TransformerEncoderLayer):
+def _last(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> nn.Module | None:
+    """The last module of these kinds, in the order in which they run."""
+    if isinstance(module, kinds):
         return module
-    if isinstance(module, nn.Conv2d | nn.Linear):
-        return module
-    found = [block for child in _in_order(module) if (block := _last_block(child)) is not None]
+    found = [last for child in _in_order(module) if (last := _last(child, kinds)) is not None]
     return found[-1] if found else None
 
 
@@ -88,34 +111,55 @@ def _in_order(module: nn.Module) -> Iterator[nn.Module]:
     return map(module.get_submodule, calls)
 
 
+def _parameters(blocks: Iterable[nn.Module]) -> int:
+    return sum(tensor.numel() for block in blocks for tensor in block.parameters())
+
+
 def _sequence(blocks: Iterable[nn.Module], **ending: nn.Module) -> nn.Sequential:
     named = {f"block{number}": block for number, block in enumerate(blocks, start=1)}
     return nn.Sequential(OrderedDict(named | ending))
 
 
-def _convolution(activation: Tensor, depth: int, classes: int) -> nn.Module:
+def _convolution(
+    activation: Tensor,
+    depth: int,
+    classes: int,
+    last: nn.Module | None,
+    function: nn.Module,
+    server_parameters: int | None,
+) -> nn.Module:
     """Convolutions of the same width, each halving the image while there is something to halve."""
     _, channels, height, width = activation.shape
+    rows, columns, groups = 3, 3, 1
+    if isinstance(last, nn.Conv2d):
+        (rows, columns), groups = last.kernel_size, gcd(last.groups, channels)
     blocks: list[nn.Module] = []
     for _ in range(depth):
-        layers: OrderedDict[str, nn.Module] = OrderedDict(
-            conv=nn.Conv2d(channels, channels, kernel_size=3, padding=1),
-            norm=nn.BatchNorm2d(channels),
-            relu=nn.ReLU(),
+        convolution = nn.Conv2d(
+            channels, channels, (rows, columns), padding=(rows // 2, columns // 2), groups=groups
         )
+        layers: OrderedDict[str, nn.Module] = OrderedDict(
+            conv=convolution, norm=nn.BatchNorm2d(channels), activation=deepcopy(function)
+        )
+        # an even kernel with this padding gives one row or column more
+        height, width = height + 1 - rows % 2, width + 1 - columns % 2
         if min(height, width) >= 2:
             layers["pool"] = nn.MaxPool2d(2)
             height, width = height // 2, width // 2
         blocks.append(nn.Sequential(layers))
+    most = MOST_DENSE_WEIGHTS
+    if server_parameters is not None:
+        most = min(most, server_parameters - _parameters(blocks) - classes)
     square = 1
     while square < min(height, width) and (
-        channels * (height // square) * (width // square) * classes > MOST_DENSE_WEIGHTS
+        channels * (height // square) * (width // square) * classes > most
     ):
         square += 1
-    if square > 1:  # not an adaptive pooling: its gradient is not deterministic on CUDA
-        blocks.append(nn.AvgPool2d(square))
+    # not an adaptive pooling: its gradient is not deterministic on CUDA
+    pool = {"pool": nn.AvgPool2d(square)} if square > 1 else {}
     return _sequence(
         blocks,
+        **pool,
         flatten=nn.Flatten(),
         linear=nn.Linear(channels * (height // square) * (width // square), classes),
     )
@@ -145,7 +189,9 @@ def _encoder(hidden: Tensor, depth: int, classes: int, last: nn.Module | None) -
     return _sequence(blocks, head=MeanPoolClassifier(width, classes))
 
 
-def _positions(activation: Tensor, depth: int, classes: int, last: nn.Module | None) -> nn.Module:
+def _positions(
+    activation: Tensor, depth: int, classes: int, last: nn.Module | None, function: nn.Module
+) -> nn.Module:
     """(batch, length, dim) without a mask: torch's own encoder layer, or dense at each position."""
     width = activation.shape[-1]
     blocks: list[nn.Module] = []
@@ -157,26 +203,28 @@ def _positions(activation: Tensor, depth: int, classes: int, last: nn.Module | N
                     last.self_attn.num_heads,
                     last.linear1.out_features,
                     last.dropout.p,
+                    last.activation,
                     batch_first=True,
                     norm_first=last.norm_first,
                 )
             )
         else:
-            blocks.append(_hidden_layer(width, width))
+            blocks.append(_hidden_layer(width, width, function))
     return _sequence(blocks, pool=MeanOverPositions(), linear=nn.Linear(width, classes))
 
 
-def _dense(activation: Tensor, depth: int, classes: int) -> nn.Module:
+def _dense(activation: Tensor, depth: int, classes: int, function: nn.Module) -> nn.Module:
     """(batch, features), and any shape that no other rule knows, flattened."""
     features = activation[0].numel()
     width = min(features, WIDEST_HIDDEN) if depth else features
-    blocks = [_hidden_layer(features if i == 0 else width, width) for i in range(depth)]
+    blocks = [_hidden_layer(features if i == 0 else width, width, function) for i in range(depth)]
     dense = _sequence(blocks, linear=nn.Linear(width, classes))
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), dense=dense))
 
 
-def _hidden_layer(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(linear=nn.Linear(inputs, outputs), relu=nn.ReLU()))
+def _hidden_layer(inputs: int, outputs: int, function: nn.Module) -> nn.Sequential:
+    layers = OrderedDict(linear=nn.Linear(inputs, outputs), activation=deepcopy(function))
+    return nn.Sequential(layers)
 
 
 class MeanOverPositions(nn.Module):

@@ -130,7 +130,7 @@ def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSet
             "the auxiliary network; rename that part of the model"
         )
     activation = _activation(device, example)
-    auxiliary = _build_auxiliary(device, activation, plan.auxiliary, settings)
+    auxiliary = _build_auxiliary(device, server, activation, plan.auxiliary, settings)
     return Sides(device, auxiliary, server, activation)
 
 
@@ -189,18 +189,25 @@ def _profile_whole(model: nn.Module, example: object) -> Profile:
 def _auxiliary_profile(
     cuts: Cuttable, example: object, split: int, settings: PlanSettings
 ) -> BlockProfile | None:
-    device = cuts.part(0, split)
+    device, server = cuts.part(0, split), cuts.part(split, len(cuts.names))
     activation = _activation(device, example)
-    auxiliary = _build_auxiliary(device, activation, settings.auxiliary, settings)
+    auxiliary = _build_auxiliary(device, server, activation, settings.auxiliary, settings)
     return None if auxiliary is None else profile_module(auxiliary, activation)
 
 
 def _build_auxiliary(
-    device: nn.Module, activation: object, variant: str | int, settings: PlanSettings
+    device: nn.Module,
+    server: nn.Module,
+    activation: object,
+    variant: str | int,
+    settings: PlanSettings,
 ) -> nn.Module | None:
+    most = sum(tensor.numel() for tensor in server.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(settings.seed, "auxiliary"))
-        return build_auxiliary(device, activation, settings.classes, variant)
+        return build_auxiliary(
+            device, activation, settings.classes, variant, server_parameters=most
+        )
 
 
 def _activation(device: nn.Module, example: object) -> object:

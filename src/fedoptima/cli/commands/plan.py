@@ -134,6 +134,9 @@ def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> No
     table.add_row("split", f"after {name}: {plan.split} of {len(plan.blocks)} blocks on the device")
     if extra is not None:
         table.add_row("auxiliary", f"{plan.auxiliary}, {extra.parameters:,} parameters")
+        side = prediction.auxiliary_pooling
+        if side > 1:
+            table.add_row("", f"features are averaged over {side} x {side} before its dense layer")
     else:
         table.add_row("auxiliary", "none: devices wait for the server's gradients")
     batches = len(prediction.devices) if memory.cap is None else memory.cap
