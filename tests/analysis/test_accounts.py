@@ -61,12 +61,12 @@ class Audit(World):
             self._compare()
 
     def _compare(self) -> None:
-        held, scheduler = self.accounts._holdings, self.server._scheduler
+        held, scheduler = self.accounts._holdings, self.server.training.scheduler
         assert held.waiting == scheduler.buffered
         assert held.waiting_bytes == scheduler.buffered * ACTIVATION_BYTES
         assert held.step_bytes == self._stepping
         waiting: list[ModelUpdate] = list(scheduler._models.values())  # type: ignore[attr-defined]
-        match self.server._aggregation:
+        match self.server.training.aggregation:
             case Barrier(_pool=pool):
                 waiting += [update for update, _ in pool.values()]
             case Buffered(_pool=deltas):

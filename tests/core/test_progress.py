@@ -63,13 +63,15 @@ def test_ten_tenths_are_an_epoch() -> None:
 
 def test_an_answer_is_judged_by_the_epoch_in_which_it_was_asked_for() -> None:
     counted = progress(rule=StopRule(patience=1.0))
-    first = counted.ask()
+    first = counted.evaluate(version=0).index
     counted.trained(100, 100)
-    second = counted.ask()
+    second = counted.evaluate(version=1).index
     counted.trained(500, 100)
-    assert counted.answered(first, {"accuracy": 0.5}) is None
+    counted.answered(first, {"accuracy": 0.5})
+    assert counted.closing is None
     assert counted.waiting
-    assert counted.answered(second, {"accuracy": 0.5}) is not None  # one epoch later, not six
+    counted.answered(second, {"accuracy": 0.5})
+    assert counted.closing is not None  # one epoch later, not six
     assert not counted.waiting
 
 

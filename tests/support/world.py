@@ -299,4 +299,4 @@ class Watch:
 
 
 def running(server: ServerCore) -> bool:
-    return server._phase is ServerPhase.RUNNING
+    return server.phase is ServerPhase.RUNNING

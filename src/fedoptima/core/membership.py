@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from fedoptima.core.effects import Effect, Send
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.core.messages import Join
+from fedoptima.core.messages import Join, ToDevice, TurnOn
 from fedoptima.core.types import NodeId, PayloadId
 
 
@@ -36,6 +39,20 @@ class Roster:
         self.total_samples += join.samples - self.samples.get(device, 0)
         self.samples[device] = join.samples
         return member
+
+    def remove(self, device: NodeId) -> Member | None:
+        """The device is gone; the member it was, if it had joined."""
+        del self.sessions[device]
+        return self.members.pop(device, None)
+
+    def is_current(self, device: NodeId, session: int) -> bool:
+        return self.sessions.get(device) == session
+
+    def send(self, device: NodeId, message: ToDevice) -> Send:
+        return Send(device, self.sessions[device], message)
+
+    def turn_on(self, devices: Iterable[NodeId]) -> list[Effect]:
+        return [self.send(device, TurnOn()) for device in devices]
 
     def settle(self, device: NodeId, update: PayloadId) -> None:
         self._settled[device] = update

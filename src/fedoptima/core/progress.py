@@ -1,4 +1,4 @@
-"""How far a run has come: rounds, epochs, evaluations asked for and answered.
+"""How far a run has come: rounds, epochs, evaluations asked for and answered, and why it ends.
 
 A global round is as many merges as devices were present when it began (a barrier's merge is one
 round). An epoch is as many samples as all devices together hold: the paper's footnote, and the
@@ -7,6 +7,7 @@ unit that compares methods (docs/decisions/0006).
 
 from __future__ import annotations
 
+from fedoptima.core.effects import Effect, Evaluate
 from fedoptima.core.stopping import Stopper, StopRule
 
 _ROUNDING = 1e-9  # epochs are sums of shares: ten tenths may come to 0.9999999999999999
@@ -25,6 +26,8 @@ class Progress:
         self._open: dict[int, float] = {}  # evaluation -> epochs when it was asked for
         self.rounds = 0
         self.epochs = 0.0
+        self.weights_changed = True  # since the last evaluation: no run ends without one
+        self.closing: str | None = None  # why there is no new work any more
 
     def begin(self, now: float, members: int) -> None:
         self._began = now
@@ -34,6 +37,7 @@ class Progress:
         self.epochs += samples / held_by_all
 
     def merged(self, updates: int, *, closes_round: bool, members: int) -> None:
+        self.weights_changed = True
         self._merges += updates
         if closes_round or self._merges >= self._round_size:
             self.rounds += 1
@@ -54,14 +58,25 @@ class Progress:
         due, self._marks = marks > self._marks, marks
         return due
 
-    def ask(self) -> int:
+    def take_stock(self, version: int) -> list[Effect]:
+        """After an update was dealt with: evaluate if an epoch is over, stop if the budget is."""
+        if self.closing is not None:
+            return []
+        due = self.evaluation_due()
+        self.closing = self.spent()
+        if self.closing is not None:  # which ends with an evaluation anyway
+            return []
+        return [self.evaluate(version)] if due else []
+
+    def evaluate(self, version: int) -> Evaluate:
+        self.weights_changed = False
         self._asked += 1
         self._open[self._asked] = self.epochs
-        return self._asked
+        return Evaluate(self._asked, self.epochs, version)
 
-    def answered(self, index: int, metrics: dict[str, float]) -> str | None:
-        """The reason to stop, if this evaluation gives one."""
-        return self._stopper.evaluated(metrics, epochs=self._open.pop(index))
+    def answered(self, index: int, metrics: dict[str, float]) -> None:
+        reason = self._stopper.evaluated(metrics, epochs=self._open.pop(index))
+        self.closing = self.closing or reason
 
     @property
     def waiting(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedoptima.core import (
     aggregation,
     device,
+    distribution,
     effects,
     events,
     flow,
@@ -21,6 +22,7 @@ from fedoptima.core import (
     settings,
     staleness,
     stopping,
+    training,
 )
 
 serialization.register(
@@ -70,6 +72,8 @@ serialization.register(
     effects.Halt,
     # machines and policies
     server.ServerCore,
+    training.Training,
+    distribution.Distribution,
     settings.ServerSettings,
     job_slot.JobSlot,
     server.ServerPhase,

@@ -278,7 +278,7 @@ def test_a_change_that_waits_in_a_buffer_is_kept(tmp_path: Path) -> None:
 
 def test_activations_that_wait_are_not_kept_for_their_devices_will_be_gone(tmp_path: Path) -> None:
     still = StandingStill("fedoptima", ServerStep)
-    still.simulation.run(lambda: still.core._scheduler.buffered > 0 and bool(still._job()))
+    still.simulation.run(lambda: still.core.training.scheduler.buffered > 0 and bool(still._job()))
     found = restored_from(still, tmp_path)
     kept = read_checkpoint(newest_checkpoints(tmp_path)[0], CPU).payloads()
     step = still.running.job
@@ -287,7 +287,7 @@ def test_activations_that_wait_are_not_kept_for_their_devices_will_be_gone(tmp_p
     assert batches == {step.data.id}
     for device, session in sorted(found.core.sessions.items()):
         found.core.handle(Disconnected(device, session), 13.0)
-    assert found.core._scheduler.buffered == 0
+    assert found.core.training.scheduler.buffered == 0
 
 
 def restored_from(still: StandingStill, folder: Path) -> Restored:

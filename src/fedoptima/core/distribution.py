@@ -1,0 +1,74 @@
+"""The global model, its version, and which devices get it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from fedoptima.core.effects import Effect
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.jobs import CloseCopy, OpenCopy
+from fedoptima.core.membership import Roster
+from fedoptima.core.messages import GlobalModel
+from fedoptima.core.types import NodeId, Payload
+
+
+class Distribution:
+    def __init__(self, *, copy_per_device: bool) -> None:
+        self._copy_per_device = copy_per_device
+        self._model: Payload | None = None
+        self._copies: deque[OpenCopy | CloseCopy] = deque()  # to be run before anything else
+        self._merging: tuple[NodeId, ...] = ()  # who gets the result of the running merge
+        self.version = 0  # t
+
+    def begin(self, model: Payload) -> None:
+        self._model = model
+
+    def merging(self, devices: tuple[NodeId, ...]) -> None:
+        self._merging = devices
+
+    def merged(self, model: Payload) -> tuple[NodeId, ...]:
+        """A new version; says who gets it."""
+        self._model = model
+        self.version += 1
+        devices, self._merging = self._merging, ()
+        return devices
+
+    def answer(self, devices: Iterable[NodeId], roster: Roster, share: float) -> list[Effect]:
+        """Send the global model; a device with a copy on the server gets both sides fresh."""
+        if not self._copy_per_device:
+            # One that left and is back while it is being merged gets what comes of that.
+            return self.send([d for d in devices if d not in self._merging], roster, share)
+        sessions = roster.sessions
+        self._copies.extend(OpenCopy(d, sessions[d]) for d in devices if d in sessions)
+        return []
+
+    def send(self, devices: Iterable[NodeId], roster: Roster, share: float) -> list[Effect]:
+        """``share`` of the budget is spent."""
+        if self._model is None:
+            raise InvariantBroken("a model is to be sent before there is one")
+        effects: list[Effect] = []
+        for device in devices:
+            member = roster.members.get(device)
+            # It may have left, or come back meanwhile and been welcomed with a model already.
+            if member is None or not member.awaits_model:
+                continue
+            member.awaits_model, member.owes_update = False, True
+            effects.append(roster.send(device, GlobalModel(self.version, share, self._model)))
+        return effects
+
+    def left(self, device: NodeId) -> None:
+        if self._copy_per_device:
+            self._copies.append(CloseCopy(device))
+
+    def next_copy(self, roster: Roster) -> OpenCopy | CloseCopy | None:
+        """The next server-side copy to open or close."""
+        while self._copies:
+            job = self._copies.popleft()
+            if isinstance(job, CloseCopy) or roster.is_current(job.device, job.session):
+                return job
+        return None
+
+    @property
+    def copies_due(self) -> bool:
+        return bool(self._copies)

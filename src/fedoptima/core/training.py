@@ -1,0 +1,250 @@
+"""The server while a run trains (paper Alg. 4): schedule, train or aggregate, answer.
+
+Policies decide (scheduler, flow, aggregation); this only carries messages between them and the
+Compute Engine. A method that refuses a message with ProtocolViolation has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fedoptima.core.aggregation import Decision, Fleet
+from fedoptima.core.distribution import Distribution
+from fedoptima.core.effects import Effect, Note, NoteKind, Run
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation
+from fedoptima.core.events import JobDone
+from fedoptima.core.job_slot import JobSlot
+from fedoptima.core.jobs import CloseCopy, DeviceProfile, Merge, OpenCopy, PlanRun, ServerStep
+from fedoptima.core.membership import Member, Roster
+from fedoptima.core.messages import (
+    ActivationBatch,
+    Assignment,
+    GradientBatch,
+    HandIn,
+    ModelUpdate,
+)
+from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.progress import Progress
+from fedoptima.core.settings import ServerSettings
+from fedoptima.core.types import NodeId
+
+CREDIT, BARRIER = "credit", "barrier"  # timers
+
+
+class Training:
+    def __init__(self, method: Method, settings: ServerSettings) -> None:
+        self._program = method.program
+        self._trains = method.training is not ServerTraining.NONE
+        self._settings = settings
+        self._plan = ""
+        self._reconsider_due = False  # somebody left, or a barrier's time is over
+        self.scheduler = method.scheduler()
+        self.flow = method.flow()
+        self.aggregation = method.aggregation()
+        self.models = Distribution(copy_per_device=method.training is ServerTraining.PER_DEVICE)
+        self.progress = Progress(settings.stop, settings.evaluate_every)
+        self.roster = Roster()
+        self.slot = JobSlot()
+
+    # ---- devices -----------------------------------------------------------------------------
+
+    def plan(self) -> Run:
+        profiles = tuple(
+            DeviceProfile(d, m.join.samples, m.join.flops_per_second, m.join.bytes_per_second)
+            for d, m in sorted(self.roster.members.items())
+        )
+        return self.slot.run(PlanRun(profiles))
+
+    def begin(self, planned: JobDone, now: float) -> list[Effect]:
+        if not self._program.micro_batches:
+            self._program = replace(self._program, micro_batches=planned.micro_batches)
+        self._plan = planned.text
+        self.models.begin(planned.result)
+        self.progress.begin(now, len(self.roster.members))
+        effects: list[Effect] = []
+        for device, member in sorted(self.roster.members.items()):
+            effects += self.admit(device, member, now)
+        return effects
+
+    def admit(self, device: NodeId, member: Member, now: float) -> list[Effect]:
+        samples = member.join.samples
+        # A device with less than a mini-batch cannot cut it into more parts than it has samples.
+        parts = min(self._program.micro_batches, samples)
+        program = replace(self._program, micro_batches=parts)
+        iterations = self._settings.iterations_for(samples)
+        self.scheduler.join(device)
+        return [
+            self.roster.send(device, Assignment(self._plan, program, iterations)),
+            *self.roster.turn_on(self.flow.joined(device, now)),
+            *self.welcome(device, member, now),
+        ]
+
+    def welcome(self, device: NodeId, member: Member, now: float) -> list[Effect]:
+        """Ask for the work a device brings along, or give it a model; never both."""
+        join = member.join
+        unsettled = join.pending is not None and not self.roster.has_settled(device, join.pending)
+        if join.training or unsettled:
+            member.owes_update, member.awaits_model = True, False
+            return [self.roster.send(device, HandIn())] if unsettled else []
+        member.owes_update, member.awaits_model = False, True
+        return self._answer([device], now)
+
+    def leave(self, device: NodeId, now: float) -> list[Effect]:
+        self.models.left(device)
+        self.aggregation.left(device)
+        self._reconsider_due = True  # a barrier that waited only for this device opens
+        dropped = self.scheduler.leave(device)
+        return self.roster.turn_on(self.flow.left(device, dropped, now))
+
+    def take_activations(self, device: NodeId, batch: ActivationBatch, now: float) -> list[Effect]:
+        if not self._trains:
+            raise ProtocolViolation(f"{device} sent activations, but nothing trains here")
+        answered = self._program.kind == "gradient"
+        if answered and self.scheduler.waiting(device) >= self._program.micro_batches:
+            raise ProtocolViolation(f"{device} sent activations before the last were answered")
+        reception = self.flow.received(device, now)  # may refuse, so it goes first
+        turned_on = self.roster.turn_on(reception.turn_on)
+        if not reception.accepted:
+            return [Note(NoteKind.LATE_BATCH_DROPPED, device), *turned_on]
+        self.scheduler.put(device, batch)
+        return turned_on
+
+    def take_update(self, device: NodeId, member: Member, update: ModelUpdate) -> None:
+        if not member.owes_update:
+            raise ProtocolViolation(f"{device} handed in an update that was not asked for")
+        member.owes_update, member.awaits_model = False, True
+        self.scheduler.put(device, update)
+
+    # ---- work --------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> list[Effect]:
+        """Hand the idle Compute Engine its next job, if there is one."""
+        effects: list[Effect] = []
+        while self.slot.free and self.progress.closing is None:
+            if (copy := self.models.next_copy(self.roster)) is not None:
+                effects.append(self.slot.run(copy))
+            elif self._reconsider_due:
+                self._reconsider_due = False
+                decision = self.aggregation.reconsider(fleet=self._fleet(), now=now)
+                effects += self._carry_out(decision, now)
+            elif (task := self.scheduler.get()) is not None:
+                device, item = task
+                if isinstance(item, ModelUpdate):
+                    effects += self._offer(device, item, now)
+                else:
+                    effects += self.roster.turn_on(self.flow.consumed(device, now))
+                    effects.append(self.slot.run(self._server_step(device, item, now)))
+            else:
+                break
+        return effects
+
+    def _server_step(self, device: NodeId, batch: ActivationBatch, now: float) -> ServerStep:
+        return ServerStep(
+            device,
+            self.roster.sessions[device],
+            batch.seq,
+            batch.data,
+            self.progress.share(now),
+            self._program.kind == "gradient",
+            batch.part,
+            batch.parts,
+        )
+
+    def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
+        decision = self.aggregation.offer(
+            device,
+            update,
+            samples=self.roster.samples[device],
+            version=self.models.version,
+            fleet=self._fleet(),
+            now=now,
+        )
+        effects: list[Effect] = []
+        if decision.refused:
+            behind = self.models.version - update.version
+            effects.append(Note(NoteKind.UPDATE_REFUSED, device, f"{behind} versions behind"))
+        effects += self._carry_out(decision, now)
+        if decision.merge is None:
+            effects += self.progress.take_stock(self.models.version)
+        return effects
+
+    def _carry_out(self, decision: Decision, now: float) -> list[Effect]:
+        for device, update in decision.settled:
+            # Counted here and not on arrival: what a barrier gives up is handed in once more.
+            self.roster.settle(device, update.data.id)
+            self.progress.trained(update.trained, self.roster.total_samples)
+        if decision.merge is None:
+            return self._answer(decision.refresh, now)
+        self.models.merging(decision.refresh)
+        return [self.slot.run(decision.merge)]
+
+    def job_done(self, event: JobDone, now: float) -> list[Effect]:
+        self.slot.done(event.ticket)
+        match event.job:
+            case PlanRun():
+                return self.begin(event, now)
+            case ServerStep() as step:
+                self.progress.weights_changed = True
+                alive = self.roster.is_current(step.origin, step.session)
+                gradient = GradientBatch(step.seq, step.part, event.result)
+                wanted = step.return_gradient and alive
+                return [self.roster.send(step.origin, gradient)] if wanted else []
+            case Merge() as merge:
+                return self._merged(merge, event, now)
+            case OpenCopy(device, session):
+                alive = self.roster.is_current(device, session)
+                return self._send_model([device], now) if alive else []
+            case CloseCopy():
+                return []
+        raise InvariantBroken(f"a server does not run {type(event.job).__name__}")
+
+    def _merged(self, merge: Merge, event: JobDone, now: float) -> list[Effect]:
+        waiting = self.models.merged(event.result)
+        self.progress.merged(
+            len(merge.parts),
+            closes_round=self.aggregation.closes_round,
+            members=len(self.roster.members),
+        )
+        return [
+            *self.progress.take_stock(self.models.version),
+            *self._send_model(waiting, now),
+        ]
+
+    def _answer(self, devices: Iterable[NodeId], now: float) -> list[Effect]:
+        return self.models.answer(devices, self.roster, self.progress.share(now))
+
+    def _send_model(self, devices: Iterable[NodeId], now: float) -> list[Effect]:
+        if self.progress.closing is not None:
+            return []  # no further round begins
+        return self.models.send(devices, self.roster, self.progress.share(now))
+
+    def _fleet(self) -> Fleet:
+        return Fleet(len(self.roster.members), len(self.roster.samples))
+
+    # ---- time --------------------------------------------------------------------------------
+
+    @property
+    def deadlines(self) -> dict[str, float | None]:
+        """When each policy wants to be woken, by the timer's key."""
+        # A barrier whose time is over while a job runs must not be woken again and again till then.
+        barrier = None if self._reconsider_due else self.aggregation.deadline
+        return {CREDIT: self.flow.deadline, BARRIER: barrier}
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        """A deadline has come."""
+        if key == BARRIER:
+            self._reconsider_due = True
+            return []
+        return self.roster.turn_on(self.flow.expire(now))
+
+    def check(self) -> None:
+        self.roster.check()
+        self.scheduler.check()
+        self.flow.check(self.scheduler.buffered)
+        self.aggregation.check()
+
+    @property
+    def has_overlooked_work(self) -> bool:
+        """Is the engine idle although there is something to do?"""
+        return self.slot.free and (self.models.copies_due or self._reconsider_due)
