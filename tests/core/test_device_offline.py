@@ -145,22 +145,22 @@ def test_a_new_connection_ends_the_old_one_even_if_nobody_said_so() -> None:
 # ---- a process that starts anew ----------------------------------------------------------------
 
 
-def test_a_reborn_device_remembers_its_step_and_nothing_else() -> None:
+def test_a_restarted_device_remembers_its_step_and_nothing_else() -> None:
     bench = training(FULL)
     bench.done()
-    reborn = DeviceBench(bench.device.reborn())
-    said = join(reborn.connects())
+    restarted = DeviceBench(bench.device.restarted())
+    said = join(restarted.connects())
     assert said == Join(1, 8, 1.0, 1.0, step=1)
-    reborn.assigned(FULL)
-    reborn.hears(model(4))
-    reborn.done()
-    assert reborn.job == FullStep(1)
+    restarted.assigned(FULL)
+    restarted.hears(model(4))
+    restarted.done()
+    assert restarted.job == FullStep(1)
 
 
-def test_a_device_reborn_before_its_first_assignment_keeps_its_step() -> None:
+def test_a_device_restarted_before_its_first_assignment_keeps_its_step() -> None:
     bench = training(FULL)
     bench.done()
-    twice = bench.device.reborn().reborn()
+    twice = bench.device.restarted().restarted()
     assert (twice.step, twice.incarnation) == (1, 2)
 
 

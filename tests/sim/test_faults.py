@@ -8,8 +8,9 @@ from fedoptima.core.jobs import FullStep, Merge
 from fedoptima.core.messages import ActivationBatch, Join
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.sim import delivery
 from fedoptima.sim.faults import Change, ChangeKind, Churn
-from fedoptima.sim.network import Letter
+from fedoptima.sim.network import Envelope
 from tests.support.bench import payload
 from tests.support.rows import ROWS, Options, fedasync, fedoptima, fl
 from tests.support.world import Description, Device, World
@@ -208,8 +209,8 @@ def test_a_peer_that_breaks_the_protocol_is_dropped_by_name_and_the_run_goes_on(
     run = World(Description(fedoptima(Options(cap=1)), [Device(), Device()]))
     run.watch.expect_drops()
     run.run_until(1.0)
-    uninvited = Letter(ActivationBatch(0, payload("d1/0/99", 10)), 1)
-    run.simulation._post(D1, True, uninvited)
+    uninvited = Envelope(ActivationBatch(0, payload("d1/0/99", 10)), 1)
+    delivery.post(run.simulation.state, D1, True, uninvited)
     run.run()
     (note,) = run.notes("peer dropped")
     assert note == Note("peer dropped", D1, "d1 sent activations without a turn-on")

@@ -17,24 +17,24 @@ from fedoptima.core.messages import (
     nbytes,
 )
 from fedoptima.core.types import Payload, PayloadId
-from fedoptima.sim.network import Letter, Link
+from fedoptima.sim.network import Envelope, Link
 from tests.support.bench import payload
 from tests.support.rows import FULL, fedoptima
 from tests.support.world import Description, Device, World
 
 
-def bulk(size: int, seq: int = 0) -> Letter:
+def bulk(size: int, seq: int = 0) -> Envelope:
     """Activations that are so many bytes on the wire."""
     data = Payload(PayloadId(f"x/0/{seq}"), size - ENVELOPE_BYTES)
-    return Letter(ActivationBatch(seq, data), 1)
+    return Envelope(ActivationBatch(seq, data), 1)
 
 
-def urgent(size: int, version: int = 0) -> Letter:
+def urgent(size: int, version: int = 0) -> Envelope:
     data = Payload(PayloadId(f"m/0/{version}"), size - ENVELOPE_BYTES)
-    return Letter(ModelUpdate(version, 0, data), 1)
+    return Envelope(ModelUpdate(version, 0, data), 1)
 
 
-def drain(link: Link) -> list[tuple[float, Letter]]:
+def drain(link: Link) -> list[tuple[float, Envelope]]:
     """Everything that is on the link, with the time it has left."""
     gone = []
     while (done := link.done_at()) is not None:
@@ -58,11 +58,11 @@ def test_messages_have_a_size_and_a_class(message: Message, size: int, overtaken
     assert is_bulk(message) == overtaken
 
 
-def test_letters_of_one_class_leave_one_after_the_other() -> None:
+def test_envelopes_of_one_class_leave_one_after_the_other() -> None:
     link = Link(100.0, 0.0)
-    letters = [bulk(1000, seq) for seq in range(3)]
-    assert [link.put(letter, 0.0) for letter in letters] == [True, False, False]
-    assert drain(link) == [(10.0, letters[0]), (20.0, letters[1]), (30.0, letters[2])]
+    envelopes = [bulk(1000, seq) for seq in range(3)]
+    assert [link.put(envelope, 0.0) for envelope in envelopes] == [True, False, False]
+    assert drain(link) == [(10.0, envelopes[0]), (20.0, envelopes[1]), (30.0, envelopes[2])]
 
 
 def test_a_model_overtakes_activations_that_are_half_way_through() -> None:
@@ -77,7 +77,7 @@ def test_models_do_not_overtake_each_other() -> None:
     link.put(bulk(1000), 0.0)
     link.put(urgent(500, 1), 4.0)
     assert not link.put(urgent(500, 2), 5.0)
-    assert [letter for _, letter in drain(link)] == [urgent(500, 1), urgent(500, 2), bulk(1000)]
+    assert [envelope for _, envelope in drain(link)] == [urgent(500, 1), urgent(500, 2), bulk(1000)]
 
 
 def test_activations_handed_over_meanwhile_wait_for_the_model_and_for_each_other() -> None:
@@ -117,7 +117,7 @@ def test_what_was_announced_is_void_after_every_change() -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_broken_connection_takes_its_letters_with_it() -> None:
+def test_a_broken_connection_takes_its_envelopes_with_it() -> None:
     link = Link(100.0, 0.0)
     link.put(bulk(1000), 0.0)
     link.put(urgent(100), 1.0)
@@ -147,7 +147,7 @@ def test_whatever_happens_the_bytes_through_are_bandwidth_times_busy_time(
 ) -> None:
     link = Link(100.0, 0.0)
     now, handed_over, through, capacity = 0.0, 0, 0, 0.0
-    order: dict[bool, list[tuple[str, Letter]]] = {True: [], False: []}
+    order: dict[bool, list[tuple[str, Envelope]]] = {True: [], False: []}
 
     def advance(until: float) -> None:
         """Let the link work, summing up what it could have carried while it was busy."""
@@ -155,9 +155,11 @@ def test_whatever_happens_the_bytes_through_are_bandwidth_times_busy_time(
         while (done := link.done_at()) is not None and done <= until:
             capacity += (done - now) * link.bytes_per_second
             now = done
-            letter = link.take(done)
-            assert order[is_bulk(letter.message)].pop(0)[1] == letter  # in the order handed over
-            through += nbytes(letter.message)
+            envelope = link.take(done)
+            assert (
+                order[is_bulk(envelope.message)].pop(0)[1] == envelope
+            )  # in the order handed over
+            through += nbytes(envelope.message)
         if link.done_at() is not None and until != float("inf"):
             capacity += (until - now) * link.bytes_per_second
         if until != float("inf"):
@@ -168,9 +170,9 @@ def test_whatever_happens_the_bytes_through_are_bandwidth_times_busy_time(
         if what == "bandwidth":
             link.set_bandwidth(float(size), now)
             continue
-        letter = bulk(size, number) if what == "bulk" else urgent(size, number)
-        order[what == "bulk"].append((what, letter))
-        link.put(letter, now)
+        envelope = bulk(size, number) if what == "bulk" else urgent(size, number)
+        order[what == "bulk"].append((what, envelope))
+        link.put(envelope, now)
         handed_over += size
     advance(float("inf"))
     assert through == handed_over

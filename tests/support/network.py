@@ -28,7 +28,7 @@ from fedoptima.experiments.serve import Company, ServerWatch, serve
 from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Device, Workplace
-from fedoptima.runtime.device.device_node import DeviceEngine
+from fedoptima.runtime.device.device_node import NetworkDeviceEngine
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 from fedoptima.runtime.timeouts import Timeouts
@@ -175,14 +175,14 @@ class Gate:
     """A device's engine that a test can hold: jobs of some kinds wait to be let through."""
 
     def __init__(self) -> None:
-        self.engine: DeviceEngine | None = None
+        self.engine: NetworkDeviceEngine | None = None
         self.begun: list[Job] = []
         self.done: list[Job] = []
         self.breaks: Exception | None = None  # raised by the next job that is let through
         self._held: tuple[type[Job], ...] = ()
         self._changed = Condition()
 
-    def around(self, engine: DeviceEngine) -> DeviceEngine:
+    def around(self, engine: NetworkDeviceEngine) -> NetworkDeviceEngine:
         self.engine = engine
         return self
 

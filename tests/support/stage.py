@@ -10,10 +10,10 @@ from threading import Event
 
 import torch
 
+from fedoptima.core.events import Metrics
 from fedoptima.core.messages import GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId, Payload, PayloadId
-from fedoptima.engine.evaluate import Metrics
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.server_setup import ServerSetup

@@ -30,10 +30,10 @@ from fedoptima.core.server import ServerCore, ServerPhase
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, PayloadId
-from fedoptima.sim.driver import SimDevice, SimServer, Simulation
+from fedoptima.sim.driver import Simulation
 from fedoptima.sim.faults import Change, Churn
-from fedoptima.sim.kernel import EventKernel
 from fedoptima.sim.network import Link
+from fedoptima.sim.state import SimDevice, SimState
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
 from tests.support.toy import BATCH, ToyCosts, ToyDevice, ToyServer
@@ -154,15 +154,8 @@ class World:
         """Every machine and all that surrounds it, through JSON and back."""
         simulation = self.simulation
         payloads: dict[PayloadId, object] = {}
-        state = {
-            "kernel": freeze(simulation.kernel, payloads),
-            "server": freeze(simulation.server, payloads),
-            "devices": freeze(simulation.devices, payloads),
-        }
-        state = json.loads(json.dumps(state))
-        simulation.kernel = cast(EventKernel, thaw(state["kernel"], payloads))
-        simulation.server = cast(SimServer, thaw(state["server"], payloads))
-        simulation.devices = cast(dict[NodeId, SimDevice], thaw(state["devices"], payloads))
+        state = json.loads(json.dumps(freeze(simulation.state, payloads)))
+        simulation.state = cast(SimState, thaw(state, payloads))
 
     def _observe(self, record: Record) -> None:
         self.records.append(record)

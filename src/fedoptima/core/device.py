@@ -85,7 +85,7 @@ class DeviceCore:
         """The next iteration's number: all that has to survive the device's process."""
         return self._program.step if self._program else self._first_step
 
-    def reborn(self) -> DeviceCore:
+    def restarted(self) -> DeviceCore:
         """This device as it is when its process starts again."""
         return DeviceCore(
             samples=self._samples,

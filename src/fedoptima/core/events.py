@@ -8,6 +8,8 @@ from fedoptima.core.jobs import Job
 from fedoptima.core.messages import Message
 from fedoptima.core.types import NodeId, Payload
 
+Metrics = tuple[tuple[str, float], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Connected:
@@ -49,7 +51,7 @@ class JobFailed:
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     index: int
-    metrics: tuple[tuple[str, float], ...]  # empty when there was nothing to evaluate (dry)
+    metrics: Metrics  # empty when there was nothing to evaluate (dry)
 
 
 @dataclass(frozen=True, slots=True)

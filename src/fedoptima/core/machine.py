@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedoptima.core.effects import Effect
-from fedoptima.core.events import Event
+from fedoptima.core.events import Event, JobDone
 from fedoptima.core.jobs import Job
 from fedoptima.core.types import Payload, PayloadId
 
@@ -31,6 +31,11 @@ class Outcome:
     samples: int = 0
     text: str = field(default="", repr=False)
     micro_batches: int = 1
+
+    def event(self, ticket: int, job: Job) -> JobDone:
+        return JobDone(
+            ticket, job, self.result, self.samples, text=self.text, micro_batches=self.micro_batches
+        )
 
 
 class ComputeEngine(Protocol):

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedoptima.core.events import Metrics
 from fedoptima.engine.task import Task
-
-Metrics = tuple[tuple[str, float], ...]
 
 
 def evaluate(sides: Sequence[nn.Module], task: Task) -> Metrics:

@@ -9,6 +9,7 @@ from typing import cast
 from torch import nn
 
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
+from fedoptima.core.events import Metrics
 from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
@@ -18,7 +19,7 @@ from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.device import AUXILIARY
-from fedoptima.engine.evaluate import Metrics, evaluate
+from fedoptima.engine.evaluate import evaluate
 from fedoptima.engine.gpu_upload import all_arrive, arrived, stage_message
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payload_validation import ExpectedActivations, ExpectedModel

@@ -36,10 +36,11 @@ from fedoptima.models.registry import build_model
 from fedoptima.preprocess.plan import Plan, PlanSettings
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.costs import FlopCosts
-from fedoptima.sim.driver import SimDevice, Simulation
+from fedoptima.sim.driver import Simulation
 from fedoptima.sim.dry import DryDeviceEngine, DryServerEngine
 from fedoptima.sim.fleet import Fleet, build_fleet
 from fedoptima.sim.network import Link
+from fedoptima.sim.state import SimDevice
 from fedoptima.trace.record import Record
 
 Progress = Callable[[str, int, int], None]

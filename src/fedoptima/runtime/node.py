@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.errors import FedOptimaError, ProtocolViolation, TrainingDiverged
-from fedoptima.core.events import Event, JobDone, JobFailed, Received, TimerFired
+from fedoptima.core.events import Event, JobFailed, Received, TimerFired
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome
 from fedoptima.core.types import NodeId, payload_id
 from fedoptima.runtime.compute import Compute
-from fedoptima.trace.record import Record
-
-Observer = Callable[[Record], None]
+from fedoptima.trace.record import Record, RecordObserver
 
 
 class Node:
@@ -38,7 +36,7 @@ class Node:
         self.engine = engine
         self.clock = clock
         self.log = log
-        self.observers: list[Observer] = []
+        self.observers: list[RecordObserver] = []
         self.outcome: asyncio.Future[Halt] = asyncio.get_running_loop().create_future()
         self._compute = compute
         self._incarnation = incarnation
@@ -121,16 +119,7 @@ class Node:
 
         def done(outcome: Outcome) -> None:
             self._working = False
-            self.tell(
-                JobDone(
-                    ticket,
-                    job,
-                    outcome.result,
-                    outcome.samples,
-                    outcome.text,
-                    outcome.micro_batches,
-                )
-            )
+            self.tell(outcome.event(ticket, job))
 
         def failed(error: Exception) -> None:
             self._working = False

@@ -23,8 +23,8 @@ from fedoptima.engine.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from fedoptima.sim.driver import SimDevice, SimServer, Simulation
-from fedoptima.sim.kernel import EventKernel
+from fedoptima.sim.driver import Simulation
+from fedoptima.sim.state import SimState
 from fedoptima.trace.writer import Mark
 
 __all__ = ["load_checkpoint", "newest_checkpoint", "save_checkpoint"]
@@ -35,13 +35,7 @@ Engines = Mapping[NodeId, SavedEngine]  # the server's among them
 def save_checkpoint(folder: Path, simulation: Simulation, engines: Engines, mark: Mark) -> Path:
     payloads: dict[PayloadId, object] = {}
     state: dict[str, object] = {
-        "kernel": freeze(simulation.kernel, payloads),
-        "server": freeze(simulation.server, payloads),
-        "devices": [
-            [name, freeze(device, payloads)] for name, device in simulation.devices.items()
-        ],
-        "events": simulation.events,
-        "timer_number": simulation.timer_number,
+        "simulation": freeze(simulation.state, payloads),
         "trace": [mark.nbytes, mark.records, mark.digest],
     }
     tensors = payload_tensors(payloads)
@@ -62,12 +56,7 @@ def load_checkpoint(
     """
     saved = read_checkpoint(path, compute)
     state, payloads, own = saved.state, saved.payloads(), saved.of_engines()
-    simulation.kernel = cast(EventKernel, thaw(state["kernel"], payloads))
-    simulation.server = cast(SimServer, thaw(state["server"], payloads))
-    for name, device in cast(list[tuple[NodeId, object]], state["devices"]):
-        simulation.devices[name] = cast(SimDevice, thaw(device, payloads))
-    simulation.events = cast(int, state["events"])
-    simulation.timer_number = cast(int, state["timer_number"])
+    simulation.state = cast(SimState, thaw(state["simulation"], payloads))
     books = cast(Mapping[str, Mapping[str, object]], state["engines"])
     for node, engine in engines.items():
         engine.restore(books[node], own.get(node, {}))

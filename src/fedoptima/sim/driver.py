@@ -8,10 +8,8 @@ computed, and the state between two events is whole - which is what makes snapsh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.errors import (
     InvariantBroken,
@@ -25,100 +23,43 @@ from fedoptima.core.events import (
     Evaluated,
     EvaluationFailed,
     Event,
-    JobDone,
     JobFailed,
+    Metrics,
     Received,
     TimerFired,
 )
 from fedoptima.core.jobs import Job
 from fedoptima.core.machine import ComputeEngine
-from fedoptima.core.serialization import register
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, payload_id
+from fedoptima.sim import delivery
 from fedoptima.sim.faults import Change, Churn
-from fedoptima.sim.kernel import EventKernel
-from fedoptima.sim.network import Letter, Link
-from fedoptima.trace.record import Record
+from fedoptima.sim.network import Envelope
+from fedoptima.sim.state import (
+    ChurnDue,
+    EnvelopeArrives,
+    EnvelopeSent,
+    EvaluationDue,
+    JobDue,
+    SimDevice,
+    SimServer,
+    SimState,
+    TimerDue,
+)
+from fedoptima.trace.record import Record, RecordObserver
 
-Metrics = tuple[tuple[str, float], ...]
-Observer = Callable[[Record], None]
 
-
-class DeviceEngine(ComputeEngine, Protocol):
+class SimDeviceEngine(ComputeEngine, Protocol):
     def reset(self) -> None:
         """Forget everything a process forgets when it ends."""
 
 
-class ServerEngine(ComputeEngine, Protocol):
+class SimServerEngine(ComputeEngine, Protocol):
     def evaluate(self) -> Metrics: ...
 
 
-class Costs(Protocol):
+class CostModel(Protocol):
     def seconds(self, node: NodeId, job: Job) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class JobDue:
-    node: NodeId
-    incarnation: int
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class LetterSent:
-    device: NodeId
-    upward: bool
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class LetterArrives:
-    device: NodeId
-    upward: bool
-    letter: Letter
-
-
-@dataclass(frozen=True, slots=True)
-class TimerDue:
-    key: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationDue:
-    index: int
-    metrics: Metrics
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ChurnDue:
-    tick: int
-
-
-class SimDevice:
-    """A device's core and its surroundings, as far as they change."""
-
-    def __init__(self, machine: DeviceCore, up: Link, down: Link) -> None:
-        self.machine = machine
-        self.up = up
-        self.down = down
-        self.session = 0
-        self.connected = False
-        self.present = True  # its process is running
-        self.hung = False
-        self.job: tuple[int, Job] | None = None
-
-
-class SimServer:
-    def __init__(self, machine: ServerCore) -> None:
-        self.machine = machine
-        self.job: tuple[int, Job] | None = None
-        self.timers: dict[str, int] = {}  # the number under which a timer was set last
-
-
-register(JobDue, LetterSent, LetterArrives, TimerDue, EvaluationDue, ChurnDue)
-register(Change, Churn, Letter, Link, EventKernel, SimDevice, SimServer)
 
 
 class Simulation:
@@ -127,21 +68,17 @@ class Simulation:
         server: ServerCore,
         devices: Mapping[NodeId, SimDevice],
         *,
-        engines: Mapping[NodeId, DeviceEngine],
-        server_engine: ServerEngine,
-        costs: Costs,
+        engines: Mapping[NodeId, SimDeviceEngine],
+        server_engine: SimServerEngine,
+        costs: CostModel,
         changes: Sequence[Change] = (),
         churn: Churn | None = None,
         late: Mapping[NodeId, float] | None = None,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[RecordObserver] = (),
     ) -> None:
-        self.kernel = EventKernel()
-        self.server = SimServer(server)
-        self.devices = dict(devices)
-        self.events = 0
+        self.state = SimState(SimServer(server), dict(devices))
         self.outcome: Halt | None = None
         self._churn = churn
-        self.timer_number = 0
         self._engines = engines
         self._server_engine = server_engine
         self._costs = costs
@@ -149,20 +86,35 @@ class Simulation:
         for name, device in self.devices.items():
             joins = (late or {}).get(name, 0.0)
             device.present = False
-            self.kernel.at(joins, Change(joins, name, "return"))
+            self._at(joins, Change(joins, name, "return"))
         for change in sorted(changes, key=lambda change: change.at):
-            self.kernel.at(change.at, change)
+            self._at(change.at, change)
         if churn is not None:
-            self.kernel.at(churn.every, ChurnDue(1))
+            self._at(churn.every, ChurnDue(1))
 
     @property
     def now(self) -> float:
-        return self.kernel.now
+        return self.state.kernel.now
+
+    @property
+    def server(self) -> SimServer:
+        return self.state.server
+
+    @property
+    def devices(self) -> Mapping[NodeId, SimDevice]:
+        return self.state.devices
+
+    @property
+    def events(self) -> int:
+        return self.state.events
+
+    def _at(self, time: float, item: object) -> None:
+        self.state.kernel.at(time, item)
 
     def run(self, pause: Callable[[], bool] = lambda: False) -> Halt | None:
         """Until the server halts, or until ``pause`` says so (asked after every event)."""
         while self.outcome is None:
-            item = self.kernel.pop()
+            item = self.state.kernel.pop()
             if item is None:
                 raise Stalled(
                     f"nothing can happen any more at {self.now:.1f} s, but the run is not over: "
@@ -188,10 +140,12 @@ class Simulation:
         match item:
             case JobDue(node, incarnation, ticket):
                 self._finish_job(node, incarnation, ticket)
-            case LetterSent(device, upward, generation):
-                self._letter_sent(device, upward, generation)
-            case LetterArrives(device, upward, letter):
-                self._deliver(device, upward, letter)
+            case EnvelopeSent() as due:
+                arrived = delivery.sent(self.state, due)
+                if arrived is not None:
+                    self._deliver(arrived)
+            case EnvelopeArrives() as arrived:
+                self._deliver(arrived)
             case TimerDue(key, number):
                 if self.server.timers.get(key) == number:
                     del self.server.timers[key]
@@ -220,7 +174,7 @@ class Simulation:
             self._perform(node, effect)
 
     def _record(self, node: NodeId, event: Event, effects: list[Effect]) -> None:
-        self.events += 1
+        self.state.events += 1
         record = Record(self.now, node, event, effects)
         for observe in self._observers:
             observe(record)
@@ -229,15 +183,15 @@ class Simulation:
         match effect:
             case Send(to, session, message):
                 device = node if to == SERVER else to
-                self._post(device, to == SERVER, Letter(message, session))
+                delivery.post(self.state, device, to == SERVER, Envelope(message, session))
             case Run(ticket, job):
                 self._start_job(node, ticket, job)
             case Evaluate(index=index):
-                self.kernel.at(self.now, self._evaluate(index))
+                self._at(self.now, self._evaluate(index))
             case SetTimer(key, at):
-                self.timer_number += 1
-                self.server.timers[key] = self.timer_number
-                self.kernel.at(max(at, self.now), TimerDue(key, self.timer_number))
+                self.state.timer_number += 1
+                self.server.timers[key] = number = self.state.timer_number
+                self._at(max(at, self.now), TimerDue(key, number))
             case Halt() if node == SERVER:
                 self.outcome = effect
             case Halt() | Note():
@@ -256,7 +210,7 @@ class Simulation:
         owner.job = (ticket, job)
         incarnation = 0 if isinstance(owner, SimServer) else owner.machine.incarnation
         due = self.now + self._costs.seconds(node, job)
-        self.kernel.at(due, JobDue(node, incarnation, ticket))
+        self._at(due, JobDue(node, incarnation, ticket))
 
     def _finish_job(self, node: NodeId, incarnation: int, ticket: int) -> None:
         engine: ComputeEngine
@@ -275,53 +229,16 @@ class Simulation:
         except TrainingDiverged as error:
             self._tell(node, JobFailed(ticket, job, str(error), diverged=True))
             return
-        self._tell(
-            node,
-            JobDone(
-                ticket,
-                job,
-                outcome.result,
-                outcome.samples,
-                outcome.text,
-                outcome.micro_batches,
-            ),
-        )
+        self._tell(node, outcome.event(ticket, job))
 
-    # ---- network -----------------------------------------------------------------------------
-
-    def _post(self, name: NodeId, upward: bool, letter: Letter) -> None:
-        device = self.devices[name]
-        if not device.connected or letter.session != device.session:
+    def _deliver(self, arrived: EnvelopeArrives) -> None:
+        name, envelope = arrived.device, arrived.envelope
+        if not delivery.is_open(self.state, name, envelope):
             return
-        link = device.up if upward else device.down
-        if link.put(letter, self.now):
-            self._announce(name, upward, link)
-
-    def _announce(self, name: NodeId, upward: bool, link: Link) -> None:
-        done = link.done_at()
-        if done is not None:
-            self.kernel.at(max(done, self.now), LetterSent(name, upward, link.generation))
-
-    def _letter_sent(self, name: NodeId, upward: bool, generation: int) -> None:
-        device = self.devices[name]
-        link = device.up if upward else device.down
-        if link.generation != generation:
-            return
-        letter = link.take(self.now)
-        self._announce(name, upward, link)
-        if link.latency:
-            self.kernel.at(self.now + link.latency, LetterArrives(name, upward, letter))
-        else:
-            self._deliver(name, upward, letter)
-
-    def _deliver(self, name: NodeId, upward: bool, letter: Letter) -> None:
-        device = self.devices[name]
-        if not device.connected or letter.session != device.session:
-            return
-        if upward:
-            self._tell(SERVER, Received(name, letter.session, letter.message))
-        elif not device.hung:
-            self._tell(name, Received(SERVER, letter.session, letter.message))
+        if arrived.upward:
+            self._tell(SERVER, Received(name, envelope.session, envelope.message))
+        elif not self.devices[name].hung:
+            self._tell(name, Received(SERVER, envelope.session, envelope.message))
 
     # ---- the fleet changes -------------------------------------------------------------------
 
@@ -345,9 +262,7 @@ class Simulation:
             case "hang":
                 device.hung = True
             case "bandwidth":
-                for upward, link in ((True, device.up), (False, device.down)):
-                    link.set_bandwidth(change.bytes_per_second, self.now)
-                    self._announce(name, upward, link)
+                delivery.change_bandwidth(self.state, name, change.bytes_per_second)
 
     def _churn_due(self, tick: int) -> None:
         if self._churn is None:
@@ -355,13 +270,13 @@ class Simulation:
         present = {name: device.present for name, device in self.devices.items()}
         for change in self._churn.changes(tick, present):
             self._apply(change)
-        self.kernel.at((tick + 1) * self._churn.every, ChurnDue(tick + 1))
+        self._at((tick + 1) * self._churn.every, ChurnDue(tick + 1))
 
     def _start_process(self, name: NodeId) -> None:
-        """A new life: of the old one only the numbers of life and step are left."""
+        """A process that starts again keeps only its numbers of incarnation and step."""
         device = self.devices[name]
         if device.session:
-            device.machine = device.machine.reborn()
+            device.machine = device.machine.restarted()
             self._engines[name].reset()
         device.present = True
         device.hung = False
@@ -381,8 +296,7 @@ class Simulation:
         if not device.connected:
             return
         device.connected = False
-        for link in (device.up, device.down):
-            link.clear(self.now)
+        delivery.clear(self.state, name)
         self._tell(SERVER, Disconnected(name, device.session))
         if device.present and not device.hung:
             self._tell(name, Disconnected(SERVER, device.session))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from fedoptima.core.events import Metrics
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -26,7 +27,6 @@ from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.plan import Plan
 from fedoptima.preprocess.split import DeviceSpeed
-from fedoptima.sim.driver import Metrics
 
 _LABEL_BYTES = 8
 _SHARE_BYTES = 4

@@ -14,7 +14,7 @@ from fedoptima.core.messages import Message, is_bulk, nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Envelope:
     message: Message
     session: int
 
@@ -24,26 +24,26 @@ class Link:
         self.bytes_per_second = bytes_per_second
         self.latency = latency
         self.generation = 0  # a completion announced under an older number is void
-        self._urgent: deque[tuple[Letter, float]] = deque()  # (letter, bytes still to go)
-        self._bulk: deque[tuple[Letter, float]] = deque()
-        self._since = 0.0  # when the letter in front began, or went on, to move
+        self._urgent: deque[tuple[Envelope, float]] = deque()  # (envelope, bytes still to go)
+        self._bulk: deque[tuple[Envelope, float]] = deque()
+        self._since = 0.0  # when the envelope in front began, or went on, to move
 
-    def put(self, letter: Letter, now: float) -> bool:
-        """Hand over a letter; true if it goes to the front, so that what was announced is void."""
-        bulk = is_bulk(letter.message)
+    def put(self, envelope: Envelope, now: float) -> bool:
+        """Hand over an envelope; true if it goes to the front: what was announced is void then."""
+        bulk = is_bulk(envelope.message)
         in_front = not (self._urgent or (bulk and self._bulk))
         if in_front:
             self._account(now)
         queue = self._bulk if bulk else self._urgent
-        queue.append((letter, float(nbytes(letter.message))))
+        queue.append((envelope, float(nbytes(envelope.message))))
         return in_front
 
-    def take(self, now: float) -> Letter:
-        """The letter in front has fully left."""
+    def take(self, now: float) -> Envelope:
+        """The envelope in front has fully left."""
         self._since = now
         self.generation += 1
-        letter, _ = (self._urgent or self._bulk).popleft()
-        return letter
+        envelope, _ = (self._urgent or self._bulk).popleft()
+        return envelope
 
     def set_bandwidth(self, bytes_per_second: float, now: float) -> None:
         self._account(now)
@@ -56,7 +56,7 @@ class Link:
         self.generation += 1
 
     def done_at(self) -> float | None:
-        """When the letter in front will have left, if nothing changes."""
+        """When the envelope in front will have left, if nothing changes."""
         queue = self._urgent or self._bulk
         if not queue:
             return None
@@ -66,8 +66,8 @@ class Link:
         """Book what has moved so far; what was announced is void."""
         queue = self._urgent or self._bulk
         if queue:
-            letter, left = queue[0]
+            envelope, left = queue[0]
             moved = (now - self._since) * self.bytes_per_second
-            queue[0] = (letter, max(0.0, left - moved))
+            queue[0] = (envelope, max(0.0, left - moved))
         self._since = now
         self.generation += 1

@@ -7,7 +7,7 @@ named by their ids. `plain` gives the form on disk.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -41,6 +41,9 @@ class Record:
         return Record(
             at, node, cast("Event", thaw(event)), cast("list[Effect]", list(map(thaw, effects)))
         )
+
+
+RecordObserver = Callable[[Record], None]
 
 
 def time_of(line: str) -> float:

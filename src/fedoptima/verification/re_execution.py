@@ -29,7 +29,7 @@ class Irreproducible(FedOptimaError):
     """A recorded job cannot be executed again, or comes to something else."""
 
 
-class DeviceEngine(ComputeEngine, Protocol):
+class ReExecutedEngine(ComputeEngine, Protocol):
     def reset(self) -> None: ...
 
 
@@ -39,7 +39,7 @@ class Workshop:
 
     server: ComputeEngine
     server_compute: torch.device
-    devices: Mapping[NodeId, DeviceEngine]
+    devices: Mapping[NodeId, ReExecutedEngine]
     device_compute: torch.device
 
 
@@ -128,7 +128,7 @@ class ReExecution:
             self._values[name] = outcome.result.value
         return name
 
-    def _device(self, node: NodeId) -> DeviceEngine:
+    def _device(self, node: NodeId) -> ReExecutedEngine:
         engine = self._workshop.devices.get(node)
         if engine is None:
             known = ", ".join(self._workshop.devices)

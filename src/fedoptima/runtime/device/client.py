@@ -21,7 +21,7 @@ from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.device.backoff import Backoff
 from fedoptima.runtime.device.connection import ConnectionLost, DeviceLink
-from fedoptima.runtime.device.device_node import DeviceEngine, DeviceNode
+from fedoptima.runtime.device.device_node import DeviceNode, NetworkDeviceEngine
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.device.telemetry import Telemetry
 from fedoptima.runtime.node import in_words
@@ -58,7 +58,7 @@ class Unreachable(FedOptimaError):
 class Workplace:
     """What a device needs to work in a run, built from the server's recipe."""
 
-    engine: DeviceEngine
+    engine: NetworkDeviceEngine
     samples: int
     threads: int | None  # of torch
     measure_speed: Callable[[], float]  # FLOP/s

@@ -28,20 +28,20 @@ class Link(Protocol):
     def end(self, reason: str) -> None: ...
 
 
-class DeviceEngine(ComputeEngine, Protocol):
+class NetworkDeviceEngine(ComputeEngine, Protocol):
     def admit(self, message: Message) -> None: ...
     def receive(self, message: Message) -> Message: ...
 
 
 class DeviceNode(Node):
     machine: DeviceCore
-    engine: DeviceEngine
+    engine: NetworkDeviceEngine
 
     def __init__(
         self,
         name: NodeId,
         machine: DeviceCore,
-        engine: DeviceEngine,
+        engine: NetworkDeviceEngine,
         compute: Compute,
         clock: Callable[[], float],
         *,

@@ -16,7 +16,7 @@ from fedoptima.core.messages import Message
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.preprocess.job_costs import JobCosts
 from fedoptima.preprocess.plan import Plan
-from fedoptima.runtime.device.device_node import DeviceEngine
+from fedoptima.runtime.device.device_node import NetworkDeviceEngine
 
 _log = logging.getLogger("fedoptima.device")
 
@@ -35,7 +35,7 @@ class PacedEngine:
 
     def __init__(
         self,
-        engine: DeviceEngine,
+        engine: NetworkDeviceEngine,
         node: NodeId,
         *,
         flops_per_second: float,

@@ -19,6 +19,7 @@ from fedoptima.core.events import (
     Evaluated,
     EvaluationFailed,
     Event,
+    Metrics,
     Received,
 )
 from fedoptima.core.machine import ComputeEngine
@@ -27,7 +28,6 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.engine.determinism import prepare_thread
-from fedoptima.engine.evaluate import Metrics
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.node import Node
 from fedoptima.runtime.server.checkpoint import Restored
@@ -39,7 +39,7 @@ from fedoptima.trace.device_trace import DeviceTrace
 LinesObserver = Callable[[Sequence[str]], None]
 
 
-class NetworkEngine(ComputeEngine, SavedEngine, Protocol):
+class NetworkServerEngine(ComputeEngine, SavedEngine, Protocol):
     def evaluation(self) -> Callable[[], Metrics]: ...
     def admit(self, message: Message) -> None: ...
     def receive(self, message: Message) -> Message: ...
@@ -47,12 +47,12 @@ class NetworkEngine(ComputeEngine, SavedEngine, Protocol):
 
 class ServerNode(Node):
     machine: ServerCore
-    engine: NetworkEngine
+    engine: NetworkServerEngine
 
     def __init__(
         self,
         machine: ServerCore,
-        engine: NetworkEngine,
+        engine: NetworkServerEngine,
         compute: Compute,
         clock: Callable[[], float],
         *,

@@ -1,0 +1,55 @@
+"""Moves envelopes over the devices' links: an envelope leaves its link, then it arrives."""
+
+from __future__ import annotations
+
+from fedoptima.core.types import NodeId
+from fedoptima.sim.network import Envelope
+from fedoptima.sim.state import EnvelopeArrives, EnvelopeSent, SimState
+
+
+def is_open(state: SimState, name: NodeId, envelope: Envelope) -> bool:
+    """The connection that the envelope belongs to still exists."""
+    device = state.devices[name]
+    return device.connected and envelope.session == device.session
+
+
+def post(state: SimState, name: NodeId, upward: bool, envelope: Envelope) -> None:
+    if not is_open(state, name, envelope):
+        return
+    link = state.devices[name].link(upward=upward)
+    if link.put(envelope, state.kernel.now):
+        schedule_next(state, name, upward)
+
+
+def sent(state: SimState, due: EnvelopeSent) -> EnvelopeArrives | None:
+    """The envelope that has left its link, if it arrives at once."""
+    link = state.devices[due.device].link(upward=due.upward)
+    if link.generation != due.generation:
+        return None
+    arrives = EnvelopeArrives(due.device, due.upward, link.take(state.kernel.now))
+    schedule_next(state, due.device, due.upward)
+    if not link.latency:
+        return arrives
+    state.kernel.at(state.kernel.now + link.latency, arrives)
+    return None
+
+
+def change_bandwidth(state: SimState, name: NodeId, bytes_per_second: float) -> None:
+    for upward in (True, False):
+        link = state.devices[name].link(upward=upward)
+        link.set_bandwidth(bytes_per_second, state.kernel.now)
+        schedule_next(state, name, upward)
+
+
+def clear(state: SimState, name: NodeId) -> None:
+    """What is on its way is lost."""
+    for upward in (True, False):
+        state.devices[name].link(upward=upward).clear(state.kernel.now)
+
+
+def schedule_next(state: SimState, name: NodeId, upward: bool) -> None:
+    link = state.devices[name].link(upward=upward)
+    done = link.done_at()
+    if done is not None:
+        due = EnvelopeSent(name, upward, link.generation)
+        state.kernel.at(max(done, state.kernel.now), due)
