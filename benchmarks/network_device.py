@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.network_parts import device_tls, lead, server_process, server_tls
+from benchmarks.network_parts import device_tls, run_server, server_process, server_tls
 from benchmarks.noise import images
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
@@ -66,7 +66,7 @@ def discard(self: ServerEngine, job: ServerStep, result: PayloadId) -> Outcome:
 
 def discarding_server(folder: Path, tls: ServerTLS, parent: Connection) -> None:
     ServerEngine._step = discard  # type: ignore[method-assign]
-    lead(build, folder, tls, parent)
+    run_server(build, folder, tls, parent)
 
 
 def over_the_network() -> float:

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from benchmarks.network_parts import lead, server_process, server_tls
+from benchmarks.network_parts import run_server, server_process, server_tls
 from benchmarks.noise import images
 from benchmarks.replaying_devices import device_name
 from fedoptima.analysis.accounts import summarise
@@ -56,7 +56,7 @@ def build(devices: int) -> ServerSetup:
 
 
 def server(devices: int, folder: Path, tls: ServerTLS, parent: Connection) -> None:
-    lead(partial(build, devices), folder, tls, parent)
+    run_server(partial(build, devices), folder, tls, parent)
 
 
 def resident(devices: int) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.serve import Company, ServerWatch, serve
+from fedoptima.experiments.serve import RunHooks, ServerWatch, serve
 from fedoptima.experiments.server_setup import ServerSetup
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address
@@ -30,7 +30,7 @@ def device_tls(folder: Path, name: str) -> DeviceTLS:
     return DeviceTLS(authority_files(folder).cert, pair.cert, pair.key)
 
 
-def lead(
+def run_server(
     build: Callable[[], ServerSetup], folder: Path, tls: ServerTLS, parent: Connection
 ) -> None:
     """A server's process: tells its address and leads the run.
@@ -50,9 +50,9 @@ def lead(
             if not ends:
                 parent.send((resident_bytes(), len(watch.node.machine.members)))
 
-    company = Company(ready=parent.send, observe=answer, interrupted=lambda: ends)
+    hooks = RunHooks(ready=parent.send, observe=answer, interrupted=lambda: ends)
     with suppress(Interrupted):
-        serve(setup, directory, tls=tls, company=company)
+        serve(setup, directory, tls=tls, hooks=hooks)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from fedoptima.core.jobs import ServerStep
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.payloads import LABELS, Tensors, name_activation, rebuild_activation
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.serve import Company, serve
+from fedoptima.experiments.serve import RunHooks, serve
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
 from fedoptima.experiments.setup import Given
 from fedoptima.preprocess.plan import Sides
@@ -77,7 +77,7 @@ def replaying(
 ) -> Callable[[Address], Coroutine[None, None, None]]:
     """Processes with so many devices each, beside a server."""
 
-    async def beside(address: Address) -> None:
+    async def background(address: Address) -> None:
         first, processes = 0, []
         for count in counts:
             arguments = [str(address), str(folder), str(batch), str(count), str(first)]
@@ -95,7 +95,7 @@ def replaying(
                     process.kill()
             await asyncio.gather(*(process.wait() for process in processes))
 
-    return beside
+    return background
 
 
 def over_the_network(setup: ServerSetup, batch: Tensors) -> float:
@@ -107,8 +107,8 @@ def over_the_network(setup: ServerSetup, batch: Tensors) -> float:
             make_device(folder, device_name(number))
         save_file(batch, folder / "batch.safetensors")
         directory = RunDirectory.create(folder / "run", setup.recipe, dry=False)
-        beside = replaying(folder, folder / "batch.safetensors", [DEVICES])
-        serve(setup, directory, tls=tls, company=Company(beside=beside))
+        background = replaying(folder, folder / "batch.safetensors", [DEVICES])
+        serve(setup, directory, tls=tls, hooks=RunHooks(background=background))
         ends = [
             record.at
             for record in read_trace(directory.trace)

@@ -107,7 +107,7 @@ def test_ctrl_c_stops_all_and_resume_goes_on(
     out, err = process.communicate(timeout=PATIENCE)  # ends when no worker holds its output
     assert process.returncode == 130
     assert out == ""
-    assert "stopped; go on with: fedoptima compare --resume out" in err
+    assert "stopped; resume with: fedoptima compare --resume out" in err
     assert "Traceback" not in err
     assert not Path("out/comparison.md").exists()
 

@@ -58,7 +58,7 @@ def test_a_run_that_was_ended_goes_on_to_the_digest_of_an_unbroken_one(
     assert out == ""
     if end is signal.SIGINT:
         assert process.returncode == 130
-        assert "stopped; go on with: fedoptima simulate --resume broken" in err
+        assert "stopped; resume with: fedoptima simulate --resume broken" in err
         assert "Traceback" not in err
     assert not Path("broken/summary.json").exists()
 

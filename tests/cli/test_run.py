@@ -134,7 +134,7 @@ def test_a_run_that_is_stopped_tells_its_devices_and_is_gone_on_with(long_run: R
     long_run.send(signal.SIGINT)
     code, _, err = long_run.ends()
     assert code == 130
-    assert "stopped; go on with: fedoptima run --resume runs/tiny-fedoptima" in err
+    assert "stopped; resume with: fedoptima run --resume runs/tiny-fedoptima" in err
     assert "Traceback" not in err
     assert not any(map(lives, devices.values()))
     assert long_run.certificates == []

@@ -17,7 +17,7 @@ from fedoptima.analysis.live_accounts import LiveAccounts
 from fedoptima.analysis.usage import Usage
 from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.config.load import load_recipe
-from fedoptima.experiments.simulated_run import Watch
+from fedoptima.experiments.simulated_run import SimulationWatch
 from fedoptima.experiments.simulation import simulate
 from fedoptima.tracking.prometheus import Prometheus
 from tests.cli.conftest import Call
@@ -60,7 +60,7 @@ def assert_same_usage(found: dict[tuple[str, ...], float], usage: dict[str, Usag
 def test_a_simulation_is_scraped_while_it_goes_on(recipe: Path, said: Any) -> None:
     looks: list[str] = []
 
-    def view(watch: Watch) -> None:
+    def view(watch: SimulationWatch) -> None:
         if not looks:  # the first moment is taken at once
             looks.append(said())
             found = scrape(looks[0])

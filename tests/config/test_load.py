@@ -42,6 +42,11 @@ def written(tmp_path: Path, text: str = GOOD) -> Path:
     return path
 
 
+def test_a_recipe_is_found_by_the_text_of_its_path(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert load_recipe(str(path)) == load_recipe(path)
+
+
 def test_a_recipe_is_read_with_its_defaults(tmp_path: Path) -> None:
     recipe = load_recipe(written(tmp_path))
     assert recipe.method.name == "fedoptima"

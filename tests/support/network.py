@@ -24,7 +24,7 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.experiments.join import DeviceSetup, build_workplace
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.serve import Company, ServerWatch, serve
+from fedoptima.experiments.serve import RunHooks, ServerWatch, serve
 from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Device, Workplace
@@ -126,7 +126,7 @@ class Server:
         self.watch: ServerWatch | None = None
         self._address: Address | None = None
         self._stop = Event()
-        company = Company(self._ready, self._observe, self._stop.is_set)
+        hooks = RunHooks(self._ready, self._observe, self._stop.is_set)
         self._work = Work(
             lambda: serve(
                 setup,
@@ -134,7 +134,7 @@ class Server:
                 listen=Address("127.0.0.1", port),
                 tls=tls,
                 resume=resume,
-                company=company,
+                hooks=hooks,
                 timeouts=timeouts,
             ),
             "server",

@@ -1,4 +1,4 @@
-"""What `fedoptima server` and `fedoptima run` share: a run led from this process, and watched."""
+"""What `fedoptima server` and `fedoptima run` share: the server of a run, and its view."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
     from fedoptima.experiments.result import Result
     from fedoptima.experiments.run_directory import RunDirectory
-    from fedoptima.experiments.serve import Beside
+    from fedoptima.experiments.serve import BackgroundTask
     from fedoptima.runtime.address import Address
     from fedoptima.runtime.security.tls import ServerTLS
 
 LOG = logging.getLogger("fedoptima.server")
 
 
-def lead(
+def run_server(
     recipe: Recipe,
     directory: RunDirectory,
     *,
@@ -41,14 +41,14 @@ def lead(
     tls: ServerTLS | None,
     tracking: TrackingOptions,
     page: int | None,
-    beside: Beside | None = None,
+    background: BackgroundTask | None = None,
 ) -> Result:
-    """``again``: the command that goes on with this run. ``page``: the port of its dashboard.
+    """``again``: the command that resumes this run. ``page``: the port of its dashboard.
 
-    ``beside``: see `Company`.
+    ``background``: see `RunHooks`.
     """
     from fedoptima.experiments.run_directory import RunDirectory
-    from fedoptima.experiments.serve import Company, serve
+    from fedoptima.experiments.serve import RunHooks, serve
     from fedoptima.experiments.server_setup import prepare_server
     from fedoptima.experiments.simulated_run import Interrupted
     from fedoptima.runtime.security.handshake_log import refusals_logged
@@ -78,8 +78,8 @@ def lead(
                 directory = RunDirectory.create(directory.path, setup.recipe, dry=False)
             stack.enter_context(kept_in(directory.logs / "server.log"))
             observe = tracked.server_beside(None if quiet else view.observe)
-            company = Company(ready, observe, interrupted, beside)
-            result = serve(setup, directory, listen=listen, tls=tls, resume=resume, company=company)
+            hooks = RunHooks(ready, observe, interrupted, background)
+            result = serve(setup, directory, listen=listen, tls=tls, resume=resume, hooks=hooks)
             tracked.finish(result)
             return result
     except ConfigError:
@@ -87,7 +87,7 @@ def lead(
             directory.discard()
         raise
     except (Interrupted, KeyboardInterrupt) as stop:
-        way_on = f"; go on with: {shlex.join(again)}" if directory.config.exists() else ""
+        way_on = f"; resume with: {shlex.join(again)}" if directory.config.exists() else ""
         console.print(f"stopped{way_on}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
     from fedoptima.experiments.result import Result
     from fedoptima.experiments.serve import ServerWatch
-    from fedoptima.experiments.simulated_run import Watch
+    from fedoptima.experiments.simulated_run import SimulationWatch
     from fedoptima.tracking.tracker import Subject, Tracker, Tracking
 
 MetricsPort = Annotated[
@@ -108,11 +108,13 @@ class RunTracking:
     def __exit__(self, *error: object) -> None:
         self._tracking.close()
 
-    def simulation_beside(self, view: Callable[[Watch], None]) -> Callable[[Watch], None]:
+    def simulation_beside(
+        self, view: Callable[[SimulationWatch], None]
+    ) -> Callable[[SimulationWatch], None]:
         """An observer for the view and the trackers."""
         from fedoptima.analysis.metrics import Moment
 
-        def observe(watch: Watch) -> None:
+        def observe(watch: SimulationWatch) -> None:
             accounts, members = watch.accounts, watch.simulation.server.machine.members
             self._tracking.look(
                 len(accounts.course.points),

@@ -1,8 +1,8 @@
-"""Many runs side by side: a few processes, each of which does one run after the other.
+"""Many runs in parallel: a few worker processes, each of which does one run after the other.
 
-A process that dies takes only its run with it (an executor's pool would be broken for all). Parent
-and process share one pipe. An order goes down; how far the run is comes up; and whatever else can
-be read below while a run goes on means stop: a word from the parent, or the end of the parent.
+A process that dies loses only its own run (an executor's pool would be broken for all). Parent and
+worker share one pipe: the parent sends orders, the worker sends its progress. Anything else that
+the worker can read during a run means stop: a message from the parent, or the end of the parent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Literal
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import FedOptimaError
-from fedoptima.experiments.simulated_run import Interrupted, Watch
+from fedoptima.experiments.simulated_run import Interrupted, SimulationWatch
 
-_GLANCE = 0.1  # seconds between two looks at the other side
+_POLL_INTERVAL = 0.1  # seconds between two reads of the pipe
 _REPORT = 0.25  # seconds between two reports of a run
 
 Phase = Literal["waiting", "starting", "reading", "training", "done", "stopped", "failed"]
@@ -33,7 +33,7 @@ _OVER = ("done", "stopped", "failed")
 
 @dataclass(frozen=True)
 class Order:
-    """A run to be made in ``directory``, or gone on with if it is there already."""
+    """A run to start in ``directory``, or to resume if it is there already."""
 
     recipe: Recipe
     directory: Path
@@ -42,7 +42,7 @@ class Order:
 
     @property
     def crash_report(self) -> Path:
-        """Beside the run, whose own folder must stay as it is to be gone on with."""
+        """Beside the run, whose own folder must stay as it is to be resumed."""
         return self.directory.with_name(f"{self.directory.name}.error.txt")
 
 
@@ -78,10 +78,10 @@ def run_all(
     observer: PoolObserver = lambda _: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[RunState]:
-    """Carry out all orders, ``jobs`` at a time, and say how each ended.
+    """Execute all orders, ``jobs`` at a time, and return how each ended.
 
-    Once ``interrupted`` says yes, runs that have begun save a checkpoint and end as "stopped", and
-    no other is begun. An exception in here (a second Ctrl-C) ends all processes at once.
+    Once ``interrupted`` returns True, started runs save a checkpoint and end as "stopped", and no
+    other is started. An exception in here (a second Ctrl-C) ends all processes at once.
     """
     states = [RunState.of(order) for order in orders]
     waiting = deque(range(len(orders)))
@@ -94,7 +94,7 @@ def run_all(
                 worker = next((w for w in workers if w not in busy), None) or _start(workers)
                 index = busy[worker] = waiting.popleft()
                 states[index] = replace(states[index], phase="starting")
-                with suppress(OSError):  # it is dead: that shows below
+                with suppress(OSError):  # it has died: handled below
                     worker.send(orders[index])
             for worker in _readable(busy):
                 index = busy[worker]
@@ -123,7 +123,7 @@ def _start(workers: dict[Connection, SpawnProcess]) -> Connection:
     context = get_context("spawn")  # not fork: CUDA and torch's threads do not survive it
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
-    with _ctrl_c_is_ours():
+    with _ctrl_c_blocked():
         process.start()
         workers[ours] = process
     theirs.close()  # so that the end of the process is the end of the pipe
@@ -131,14 +131,14 @@ def _start(workers: dict[Connection, SpawnProcess]) -> Connection:
 
 
 def _readable(connections: Iterable[Connection]) -> Iterator[Connection]:
-    for ready in wait(list(connections), timeout=_GLANCE):
+    for ready in wait(list(connections), timeout=_POLL_INTERVAL):
         assert isinstance(ready, Connection)
         yield ready
 
 
 @contextmanager
-def _ctrl_c_is_ours() -> Iterator[None]:
-    """A terminal sends Ctrl-C to every process; a child begun in here is deaf to it from birth."""
+def _ctrl_c_blocked() -> Iterator[None]:
+    """A terminal sends Ctrl-C to every process; a child started in here ignores it."""
     resource_tracker.ensure_running()  # starting it later would lift the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -160,7 +160,7 @@ def _died(process: SpawnProcess) -> str:
 
 
 def _work(connection: Connection) -> None:
-    with suppress(EOFError):  # the parent is gone
+    with suppress(EOFError):  # the parent has ended
         while isinstance(order := connection.recv(), Order):
             _do(order, _Reporter(order, connection))
 
@@ -168,7 +168,7 @@ def _work(connection: Connection) -> None:
 def _do(order: Order, reporter: _Reporter) -> None:
     order.crash_report.unlink(missing_ok=True)
     try:
-        _carry_out(order, reporter)
+        _execute(order, reporter)
         reporter.say("done", share=1.0)
     except Interrupted:
         reporter.say("stopped")
@@ -180,7 +180,7 @@ def _do(order: Order, reporter: _Reporter) -> None:
         reporter.say("failed", error=text)
 
 
-def _carry_out(order: Order, reporter: _Reporter) -> None:
+def _execute(order: Order, reporter: _Reporter) -> None:
     from fedoptima.experiments.simulation import resume, simulate
 
     if (order.directory / "config.json").exists():
@@ -210,14 +210,14 @@ class _Reporter:
         self._stop = order.recipe.stop
         self._state = RunState.of(order)
         self._connection = connection
-        self._looked = self._reported = 0.0
+        self._polled = self._reported = 0.0
         self._stopped = False
 
     def interrupted(self) -> bool:
         """Asked after every event: the clock costs little, the pipe does not."""
         now = time.monotonic()
-        if now - self._looked >= _GLANCE:
-            self._looked = now
+        if now - self._polled >= _POLL_INTERVAL:
+            self._polled = now
             self._stopped = self._stopped or self._connection.poll()
         return self._stopped
 
@@ -227,7 +227,7 @@ class _Reporter:
         if self._is_time():
             self.say("reading", share=done / total if total else None)
 
-    def training(self, watch: Watch) -> None:
+    def training(self, watch: SimulationWatch) -> None:
         simulation = watch.simulation
         if not self._is_time() and simulation.outcome is None:
             return
@@ -244,7 +244,7 @@ class _Reporter:
 
     def say(self, phase: Phase, **figures: float | str | None) -> None:
         self._state = replace(self._state, phase=phase, **figures)  # type: ignore[arg-type]
-        with suppress(OSError):  # there is no parent any more: `interrupted` will see it
+        with suppress(OSError):  # the parent has ended: `interrupted` will find out
             self._connection.send(self._state)
 
     def _is_time(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a comparison came to: its runs, its rows, and both as text."""
+"""The result of a comparison: its runs, its rows, and both as text."""
 
 from __future__ import annotations
 

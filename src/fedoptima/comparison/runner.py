@@ -3,7 +3,7 @@
 METHOD-seedN/         a run
 comparison.json       what is compared; at the end with all figures
 comparison.md         the table
-curves.csv            one line an evaluation of each run
+curves.csv            one line for each evaluation of each run
 
 All runs share what the recipe and the seed fix: initial weights, partition, augmentation, schedule,
 fleet, and the split of those methods that split.
@@ -52,12 +52,12 @@ def compare(
     that have them; the recipe's own ``[method]`` options only to the method it names. ``jobs``
     processes run at a time (default: one a core), each with one thread unless the recipe says
     otherwise, so that results do not depend on it. ``target``: the accuracy whose time is taken;
-    by default 99 % of FedOptima's best. A run that fails is reported and the others go on.
+    by default 99 % of FedOptima's best. A run that fails is reported; the others continue.
 
     Processes are spawned: a script calls this under ``if __name__ == "__main__":``. With ``out``
-    every run leaves its folder there, and `resume_comparison` goes on after a kill.
+    every run leaves its folder there, and `resume_comparison` resumes it after a kill.
     """
-    base = recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe))
+    base = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     if device is not None:
         base = base.model_copy(update={"device": device})
     about = describe(
@@ -72,7 +72,7 @@ def compare(
     workers = _workers(about.recipe, jobs)
     with _folder(out) as folder:
         _write(folder / "comparison.json", json.dumps({"about": about.to_json()}, indent=1))
-        comparison = _carry_out(about, folder, workers, checkpoint_every, observer, interrupted)
+        comparison = _run_missing(about, folder, workers, checkpoint_every, observer, interrupted)
     return comparison if out is not None else replace(comparison, directory=None)
 
 
@@ -84,10 +84,10 @@ def resume_comparison(
     observer: PoolObserver = lambda _: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Comparison:
-    """Keep the runs that are over, go on with those that are not, begin those that are missing."""
+    """Keep the runs that are finished, resume those that are not, start those that are missing."""
     about = read_about(directory)
     workers = _workers(about.recipe, jobs)
-    return _carry_out(about, Path(directory), workers, checkpoint_every, observer, interrupted)
+    return _run_missing(about, Path(directory), workers, checkpoint_every, observer, interrupted)
 
 
 def read_about(directory: str | Path) -> About:
@@ -97,13 +97,13 @@ def read_about(directory: str | Path) -> About:
     try:
         return About.from_json(json.loads(path.read_text())["about"], str(path))
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"{path}: damaged ({error}); start the comparison anew") from error
+        raise ConfigError(f"{path}: damaged ({error}); start a new comparison") from error
 
 
 # ---- the runs --------------------------------------------------------------------------------
 
 
-def _carry_out(
+def _run_missing(
     about: About,
     folder: Path,
     workers: int,
@@ -111,7 +111,7 @@ def _carry_out(
     observer: PoolObserver,
     interrupted: Callable[[], bool],
 ) -> Comparison:
-    # Seed by seed: a comparison that is stopped early has compared something.
+    # Seed by seed: a comparison that is stopped early has some complete rows.
     pairs = [(method, seed) for seed in about.seeds for method in about.methods]
     orders = {
         (method, seed): Order(
@@ -158,7 +158,7 @@ def _write_result(comparison: Comparison, folder: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a comparison is gone on with by what stands there."""
+    """Whole or not at all: a comparison is resumed from this file."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text)
     temporary.rename(path)
@@ -173,7 +173,7 @@ def _folder(out: str | Path | None) -> Iterator[Path]:
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(
-            f"{path}: exists already; choose another --out, or go on with --resume {path}"
+            f"{path}: exists already; choose another --out, or resume it with --resume {path}"
         )
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ REFERENCE = "fedoptima"  # whom the others are measured by, if it is there
 
 @dataclass(frozen=True)
 class About:
-    """What was compared, with what, where and when: enough to go on with, or to do it again."""
+    """What was compared, with what, where and when: enough to resume or repeat it."""
 
     recipe: Recipe
     methods: tuple[str, ...]

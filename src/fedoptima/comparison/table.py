@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from fedoptima.comparison.rows import ComparedRuns, Row
 
-Line = tuple[str, list[str]]  # a figure's name, then a cell a method
+Line = tuple[str, list[str]]  # a figure's name, then one cell per method
 
 NONE = "-"
 SPREAD = " ± "
@@ -31,12 +31,12 @@ _NOTE = (
 
 
 def lines(comparison: ComparedRuns) -> list[Line]:
-    """A line a figure; those that nobody has are left out."""
+    """One line per figure; figures that no method has are left out."""
     return [(name, cells) for name, cells in _lines(comparison) if set(cells) != {NONE}]
 
 
 def as_markdown(comparison: ComparedRuns) -> str:
-    """The table with a method a row, then all that is needed to make it again."""
+    """The table with one row per method, then all that is needed to repeat it."""
     table = lines(comparison)
     head = ["method", *(name for name, _ in table)]
     body = [

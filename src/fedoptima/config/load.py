@@ -24,9 +24,9 @@ _EXAMPLES = {
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe; ``overrides`` are ``key.path=value``, the value as in TOML."""
-    table = read_toml(path)
+    table = read_toml(Path(path))
     for override in overrides:
         apply_override(table, override)
     return validate(Recipe, table, str(path))

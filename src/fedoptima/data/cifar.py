@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Split
-from fedoptima.data.layouts import Layout, Part, Progress, reading
+from fedoptima.data.layouts import Layout, Part, ReadingProgress, reading
 
 _FILES: dict[Part, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
@@ -79,7 +79,7 @@ class _ArraysOnly(pickle.Unpickler):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed here") from None
 
 
-def read_batches(folder: Path, part: Part, progress: Progress) -> Split:
+def read_batches(folder: Path, part: Part, progress: ReadingProgress) -> Split:
     names = _FILES[part]
     batches = []
     for done, name in enumerate(names, start=1):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.data.images import ImageSource
-from fedoptima.data.layouts import Layout, Part, Progress, reading
+from fedoptima.data.layouts import Layout, Part, ReadingProgress, reading
 
 _TEST_EVERY = 5
 _FILE = "digits.csv.gz"
@@ -32,7 +32,7 @@ class Digits(ImageSource):
     """Read from a data directory that has the file, else from the installed scikit-learn."""
 
     def load(
-        self, directory: str | Path | None, options: Mapping[str, object], progress: Progress
+        self, directory: str | Path | None, options: Mapping[str, object], progress: ReadingProgress
     ) -> Dataset:
         if self.find(directory) is not None or find_spec("sklearn") is None:
             return super().load(directory, options, progress)
@@ -59,7 +59,7 @@ def _installed() -> Table:
     return pixels, labels
 
 
-def _read(folder: Path, part: Part, progress: Progress) -> Split:
+def _read(folder: Path, part: Part, progress: ReadingProgress) -> Split:
     return _part(*_table(folder / _FILE), part)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Split
-from fedoptima.data.layouts import Layout, Part, Progress, reading
+from fedoptima.data.layouts import Layout, Part, ReadingProgress, reading
 
 _PREFIX: dict[Part, str] = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 0x08
@@ -23,7 +23,7 @@ def idx_images(*folders: str) -> Layout[Split]:
     return Layout(folders, ("train-images?idx3-ubyte*", "*?idx?-ubyte*"), _read)
 
 
-def _read(folder: Path, part: Part, progress: Progress) -> Split:
+def _read(folder: Path, part: Part, progress: ReadingProgress) -> Split:
     prefix = _PREFIX[part]
     images = _array(_file(folder, f"{prefix}-images", 3), dimensions=3)
     progress(f"reading {prefix}", 1, 2)

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.cache import Tensors, cached
 from fedoptima.data.dataset import Augment, Dataset, Kind, Split, image_facts
-from fedoptima.data.layouts import Found, Layout, Part, Progress, Source, extra, reading
+from fedoptima.data.layouts import Found, Layout, Part, ReadingProgress, Source, extra, reading
 from fedoptima.data.parquet import columns
 from fedoptima.data.prepare import Normalise
 
@@ -32,7 +32,7 @@ class ImageSource(Source[Split]):
     augment: Augment | None = None
 
     def load(
-        self, directory: str | Path | None, options: Mapping[str, object], progress: Progress
+        self, directory: str | Path | None, options: Mapping[str, object], progress: ReadingProgress
     ) -> Dataset:
         self.resolve(options)
         found = self.locate(directory)
@@ -56,7 +56,7 @@ class ImageSource(Source[Split]):
         )
 
 
-def _decode(found: Found[Split], progress: Progress) -> Tensors:
+def _decode(found: Found[Split], progress: ReadingProgress) -> Tensors:
     train, test = found.read("train", progress), found.read("test", progress)
     return {
         "train_inputs": train.inputs,
@@ -71,7 +71,7 @@ def parquet_images(mode: Mode, *folders: str) -> Layout[Split]:
     return Layout(folders, ("train-*.parquet", "*.parquet"), partial(_read_parquet, mode))
 
 
-def _read_parquet(mode: Mode, folder: Path, part: Part, progress: Progress) -> Split:
+def _read_parquet(mode: Mode, folder: Path, part: Part, progress: ReadingProgress) -> Split:
     inputs: list[Tensor] = []
     labels: list[object] = []
     for path, (images, shard_labels) in columns(folder, part, [("img", "image"), ("label",)]):
@@ -90,7 +90,7 @@ def _file_in(image: object, path: Path) -> io.BytesIO:
 
 
 def decode(
-    encoded: Sequence[tuple[Path, Path | io.BytesIO]], mode: Mode, progress: Progress
+    encoded: Sequence[tuple[Path, Path | io.BytesIO]], mode: Mode, progress: ReadingProgress
 ) -> Tensor:
     """Image files of one size to one tensor; each comes with the path to blame if it is bad."""
     with extra("pillow"):
@@ -115,7 +115,7 @@ def decode(
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
 
 
-def read_tiny_imagenet_200(folder: Path, part: Part, progress: Progress) -> Split:
+def read_tiny_imagenet_200(folder: Path, part: Part, progress: ReadingProgress) -> Split:
     """The folders of the original download; classes are numbered in the order of sorted ids."""
     ids_file = folder / "wnids.txt"
     with reading(ids_file):

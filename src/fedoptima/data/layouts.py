@@ -19,7 +19,7 @@ from typing import Generic, Literal, TypeVar
 from fedoptima.core.errors import ConfigError
 
 Part = Literal["train", "test"]
-Progress = Callable[[str, int, int], None]  # what is being read, items done, items in all
+ReadingProgress = Callable[[str, int, int], None]  # what is being read, items done, items in all
 Options = Mapping[str, int | str]
 Raw = TypeVar("Raw")  # what a reader gives for one part: a Split, or texts with labels
 
@@ -32,7 +32,7 @@ def quiet(what: str, done: int, total: int) -> None:
 class Layout(Generic[Raw]):
     folders: tuple[str, ...]  # where below a data directory
     files: tuple[str, ...]  # patterns of all files read; a match of the first tells the layout
-    read: Callable[[Path, Part, Progress], Raw]
+    read: Callable[[Path, Part, ReadingProgress], Raw]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Found(Generic[Raw]):
     folder: Path
     layout: Layout[Raw]
 
-    def read(self, part: Part, progress: Progress) -> Raw:
+    def read(self, part: Part, progress: ReadingProgress) -> Raw:
         return self.layout.read(self.folder, part, progress)
 
     def files(self) -> list[Path]:

@@ -16,7 +16,7 @@ from fedoptima.data.dataset import Dataset, Kind
 from fedoptima.data.digits import DIGITS_CSV, Digits
 from fedoptima.data.idx import idx_images
 from fedoptima.data.images import TINY_IMAGENET_200, ImageSource, parquet_images
-from fedoptima.data.layouts import Progress, did_you_mean, quiet
+from fedoptima.data.layouts import ReadingProgress, did_you_mean, quiet
 from fedoptima.data.prepare import Normalise
 from fedoptima.data.text import ACL_IMDB, GLUE_SST2, TextSource, parquet_texts
 
@@ -131,7 +131,7 @@ def load_dataset(
     name: str,
     *,
     directory: str | Path | None = None,
-    progress: Progress = quiet,
+    progress: ReadingProgress = quiet,
     **options: object,
 ) -> Dataset:
     """A data set by its name, or by "package.module:function" that returns one."""

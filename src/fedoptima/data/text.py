@@ -18,7 +18,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.seeding import derive
 from fedoptima.data.cache import Tensors, cached
 from fedoptima.data.dataset import Dataset, Kind, Split, text_facts
-from fedoptima.data.layouts import Found, Layout, Options, Part, Progress, Source, reading
+from fedoptima.data.layouts import Found, Layout, Options, Part, ReadingProgress, Source, reading
 from fedoptima.data.parquet import columns
 from fedoptima.data.prepare import token_ids
 from fedoptima.data.vocabulary import RESERVED, Vocabulary
@@ -43,7 +43,7 @@ class TextSource(Source[Texts]):
     kind: ClassVar[Kind] = "text"
 
     def load(
-        self, directory: str | Path | None, options: Mapping[str, object], progress: Progress
+        self, directory: str | Path | None, options: Mapping[str, object], progress: ReadingProgress
     ) -> Dataset:
         chosen = self.resolve(options)
         for key, least in (("vocabulary", RESERVED + 1), ("length", 1)):
@@ -75,7 +75,7 @@ class TextSource(Source[Texts]):
         )
 
 
-def _encode(found: Found[Texts], options: Options, progress: Progress) -> Tensors:
+def _encode(found: Found[Texts], options: Options, progress: ReadingProgress) -> Tensors:
     progress(f"reading {found.folder.name}", 0, 3)
     train = found.read("train", progress)
     if options.get("division") == "paper":
@@ -117,7 +117,7 @@ def parquet_texts(column: str, *folders: str) -> Layout[Texts]:
     return Layout(folders, ("train-*.parquet", "*.parquet"), partial(_read_parquet, column))
 
 
-def _read_parquet(column: str, folder: Path, part: Part, progress: Progress) -> Texts:
+def _read_parquet(column: str, folder: Path, part: Part, progress: ReadingProgress) -> Texts:
     rows = Texts([], [])
     for path, (texts, labels) in columns(folder, part, [(column,), ("label",)]):
         with reading(path):
@@ -129,7 +129,7 @@ def _read_parquet(column: str, folder: Path, part: Part, progress: Progress) -> 
     return rows
 
 
-def _read_glue(folder: Path, part: Part, progress: Progress) -> Texts:
+def _read_glue(folder: Path, part: Part, progress: ReadingProgress) -> Texts:
     """Tab-separated without quoting: quotation marks are part of the text."""
     path = folder / ("train.tsv" if part == "train" else "dev.tsv")
     rows = Texts([], [])
@@ -146,7 +146,7 @@ def _read_glue(folder: Path, part: Part, progress: Progress) -> Texts:
     return rows
 
 
-def _read_acl_imdb(folder: Path, part: Part, progress: Progress) -> Texts:
+def _read_acl_imdb(folder: Path, part: Part, progress: ReadingProgress) -> Texts:
     rows = Texts([], [])
     for label, name in enumerate(("neg", "pos")):
         reviews = sorted((folder / part / name).glob("*.txt"), key=_review_number)

@@ -41,7 +41,7 @@ from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 LOG = logging.getLogger("fedoptima.device")
 
 T = TypeVar("T")
-_GLANCE = 0.2  # seconds between two looks whether to stop
+_STOP_INTERVAL = 0.2  # seconds between two checks whether to stop
 _AT_MOST = ("classes", "vocabulary")  # a device may have fewer; all else must be the same
 
 
@@ -65,7 +65,7 @@ class DeviceSetup:
 
 
 class DeviceFailed(FedOptimaError):
-    """This device cannot go on; the server has been told."""
+    """This device cannot continue; the server has been told."""
 
 
 def join(
@@ -97,7 +97,7 @@ async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeo
         )
         halt = await _unless(stopped, device.run())
         if halt.failed:
-            raise DeviceFailed(f"{setup.name} cannot go on: {halt.reason}")
+            raise DeviceFailed(f"{setup.name} cannot continue: {halt.reason}")
         if not setup.stay:
             return halt.reason
         if halt.reason != said:  # until its server has ended, each try gets the same answer
@@ -112,7 +112,7 @@ async def _unless(stopped: Callable[[], bool], work: Coroutine[Any, Any, T]) -> 
         while not task.done():
             if stopped():
                 raise Interrupted("stopped by its operator")
-            await asyncio.wait({task}, timeout=_GLANCE)
+            await asyncio.wait({task}, timeout=_STOP_INTERVAL)
         return task.result()
     finally:
         task.cancel()

@@ -5,9 +5,9 @@ trace.jsonl.gz        everything that happened
 metrics.csv           one line an evaluation
 summary.json          the result, without weights
 model.safetensors     the trained model, both sides joined
-checkpoints/          to go on from after a kill; removed when the run is over
+checkpoints/          to resume from after a kill; removed when the run is over
 devices/              over the network: what each device recorded
-logs/                 over the network: what server and devices said
+logs/                 over the network: the logs of server and devices
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class RunDirectory:
     def check_free(cls, path: Path) -> None:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             over = cls(path).summary.exists()
-            way_out = "" if over else f", or go on with --resume {path}"
+            way_out = "" if over else f", or resume it with --resume {path}"
             raise ConfigError(f"{path}: exists already; choose another folder (--out){way_out}")
 
     @classmethod
     def open(cls, path: Path) -> tuple[RunDirectory, Recipe, bool]:
-        """A run to go on with: its recipe, and whether it was dry."""
+        """A run that exists: its recipe, and whether it was dry."""
         run = cls(path)
         if not run.config.is_file():
             raise ConfigError(f"{path}: no run is here (there is no {run.config.name})")
@@ -77,14 +77,14 @@ class RunDirectory:
             config = json.loads(run.config.read_text())
             recipe, dry = config["recipe"], bool(config["dry"])
         except (ValueError, KeyError) as error:
-            raise ConfigError(f"{run.config}: damaged ({error}); start the run anew") from error
+            raise ConfigError(f"{run.config}: damaged ({error}); start a new run") from error
         return run, validate(Recipe, recipe, str(run.config)), dry
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Nobody else can take it meanwhile: two servers would cut each other's trace.
+        """Locked against other processes: two servers would cut each other's trace.
 
-        The lock is the process's, however it comes to its end.
+        The lock belongs to the process and ends with it, also after a kill.
         """
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
@@ -98,11 +98,11 @@ class RunDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"{self.path}: another process is leading this run; choose another folder"
+                f"{self.path}: another process is running this run; choose another folder"
             ) from error
 
     def discard(self) -> None:
-        """Take back what a run that could not begin has left; anything else stays."""
+        """Remove the files of a run that could not start; anything else stays."""
         self.config.unlink(missing_ok=True)
         self.trace.unlink(missing_ok=True)
         for folder in (self.devices, self.logs, self.path):

@@ -1,4 +1,4 @@
-"""A run over the network, from the server's side: from its start, or on from a checkpoint."""
+"""The server of a run over the network: a new run, or one resumed from a checkpoint."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from fedoptima.trace.reader import last_time, read_trace
 from fedoptima.trace.writer import TraceWriter
 
 _MB = 1_000_000
-_GLANCE = 0.2  # seconds between two looks of an observer
-_MOST_WATCHED = 64  # devices whose own records are read while the run goes on
+_OBSERVER_INTERVAL = 0.2  # seconds
+_MOST_WATCHED = 64  # devices whose own records are read during the run
 
 LOG = logging.getLogger("fedoptima.server")
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ServerWatch:
-    """What an onlooker may see while a run goes on."""
+    """What an observer sees while a run is in progress."""
 
     setup: ServerSetup
     node: ServerNode
@@ -54,21 +54,21 @@ class ServerWatch:
     address: Address
 
 
-# Goes on beside the run, given the address; the run ends with it if it fails.
-Beside = Callable[[Address], Coroutine[Any, Any, None]]
+# Runs beside the server, given its address; if it fails, the run fails with it.
+BackgroundTask = Callable[[Address], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)
-class Company:
-    """Who is there while the run goes on. All of it is called on the run's event loop."""
+class RunHooks:
+    """What the caller wants called during the run, on the run's event loop."""
 
-    ready: Callable[[Address], None] = lambda _: None  # told the address, once devices can come
+    ready: Callable[[Address], None] = lambda _: None  # given the address, once devices can connect
     observe: Callable[[ServerWatch], None] | None = None  # a few times a second
-    interrupted: Callable[[], bool] = lambda: False  # yes: keep a checkpoint and stop
-    beside: Beside | None = None
+    interrupted: Callable[[], bool] = lambda: False  # True: save a checkpoint and stop
+    background: BackgroundTask | None = None
 
 
-ALONE = Company()
+NO_HOOKS = RunHooks()
 LOOPBACK = Address("127.0.0.1", 0)
 
 
@@ -79,16 +79,16 @@ def serve(
     listen: Address = LOOPBACK,
     tls: ServerTLS | None = None,
     resume: bool = False,
-    company: Company = ALONE,
+    hooks: RunHooks = NO_HOOKS,
     timeouts: Timeouts = DEFAULT,
 ) -> Result:
-    """Lead a run to its end. Raises `Interrupted` if it was stopped before; it can be resumed."""
+    """Serve a run to its end. Raises `Interrupted` if it was stopped; it can be resumed then."""
 
-    async def lead() -> Result:
-        return await _ServerRun(setup, directory, resume, timeouts).lead(listen, tls, company)
+    async def run() -> Result:
+        return await _ServerRun(setup, directory, resume, timeouts).run(listen, tls, hooks)
 
     with directory.taken(), deterministic(setup.recipe.threads):
-        return asyncio.run(lead())
+        return asyncio.run(run())
 
 
 def _security(tls: ServerTLS | None) -> str:
@@ -96,7 +96,7 @@ def _security(tls: ServerTLS | None) -> str:
 
 
 class _View:
-    """Whoever looks on may fail - devices record what they like - and the run goes on without."""
+    """Calls observers until one fails: devices record what they like, and the run must not end."""
 
     def __init__(self) -> None:
         self._failed = False
@@ -109,7 +109,7 @@ class _View:
                 work(what)
             except Exception:
                 self._failed = True
-                LOG.exception("what goes on can be shown no more; the run goes on")
+                LOG.exception("the view of the run failed and is closed; the run itself continues")
 
         return look
 
@@ -124,12 +124,12 @@ class _ServerRun:
         self._engine = ServerEngine(setup.task)
         restored = self._restore() if resume else None
         if restored is None:
-            self._begin_anew(resume)
+            self._start_new(resume)
         self._node = self._build_node(restored)
         self._restored = restored
         self._live = LiveAccounts()
 
-    # ---- the beginning -----------------------------------------------------------------------
+    # ---- start ------------------------------------------------------------------------------
 
     def _restore(self) -> Restored | None:
         folder, compute = self._directory.checkpoints, self._setup.task.compute
@@ -138,12 +138,12 @@ class _ServerRun:
             self._trace, _ = TraceWriter.resume(self._directory.trace, restored.mark)
             # Devices' records are not cut back: what follows is later than any of them.
             self._clock = RunClock(max(restored.now, last_time(self._directory.trace)))
-            LOG.info("going on from the checkpoint of %.1f s into the run", restored.now)
+            LOG.info("resuming from the checkpoint of %.1f s into the run", restored.now)
         return restored
 
-    def _begin_anew(self, resume: bool) -> None:
+    def _start_new(self, resume: bool) -> None:
         if resume:
-            LOG.warning("no checkpoint was kept yet: the run begins anew")
+            LOG.warning("no checkpoint was saved yet: the run starts from the beginning")
         shutil.rmtree(self._directory.devices, ignore_errors=True)
         header = run_header(self._setup.recipe, dry=False)
         self._clock = RunClock()
@@ -181,7 +181,7 @@ class _ServerRun:
 
     # ---- the run -----------------------------------------------------------------------------
 
-    async def lead(self, listen: Address, tls: ServerTLS | None, company: Company) -> Result:
+    async def run(self, listen: Address, tls: ServerTLS | None, hooks: RunHooks) -> Result:
         node, recipe = self._node, self._setup.recipe
         streams = ServerStreams(
             node,
@@ -196,31 +196,33 @@ class _ServerRun:
             raise ConfigError(why_not(listen)) from error
         address = replace(listen, port=port)
         watch = ServerWatch(self._setup, node, self._live, address)
-        view = self._admit_onlooker(company, watch)
+        view = self._attach_observer(hooks, watch)
         if self._restored is not None:
             node.go_on_from(self._restored)
-        await server.start()  # not before: a device that comes finds all as it was
-        beside = asyncio.ensure_future(company.beside(address)) if company.beside else None
+        await server.start()  # not before: a device that connects finds the restored state
+        background = asyncio.ensure_future(hooks.background(address)) if hooks.background else None
         try:
             LOG.info("listening on %s, %s", address, _security(tls))
-            company.ready(address)
-            halt = await self._until_the_end(company, view, beside)
+            hooks.ready(address)
+            halt = await self._until_the_end(hooks, view, background)
             await streams.farewell()
         finally:
             await node.close_up()
-            await server.stop(grace=_GLANCE)  # without one, devices would be told of an error
+            await server.stop(
+                grace=_OBSERVER_INTERVAL
+            )  # without one, devices would be told of an error
             self._compute.close()
             self._trace.close()
-            if beside is not None:
-                beside.cancel()
-                await asyncio.gather(beside, return_exceptions=True)
+            if background is not None:
+                background.cancel()
+                await asyncio.gather(background, return_exceptions=True)
         return self._finish(halt)
 
-    def _admit_onlooker(self, company: Company, watch: ServerWatch) -> Callable[[], None]:
-        """Before anything happens; calls the onlooker when called."""
-        if company.observe is None:
+    def _attach_observer(self, hooks: RunHooks, watch: ServerWatch) -> Callable[[], None]:
+        """Before the first event; returns what calls the observer."""
+        if hooks.observe is None:
             return lambda: None
-        view, observe = _View(), company.observe
+        view, observe = _View(), hooks.observe
         if self._restored is not None:
             view.guarded(self._live.catch_up)(read_trace(self._directory.trace))
         self._node.observers.append(view.guarded(self._live.observe))
@@ -233,18 +235,18 @@ class _ServerRun:
         return lambda: view.guarded(look)(self._clock())
 
     async def _until_the_end(
-        self, company: Company, look: Callable[[], None], beside: asyncio.Future[None] | None
+        self, hooks: RunHooks, look: Callable[[], None], background: asyncio.Future[None] | None
     ) -> Halt:
         asked = False
         while not self._node.outcome.done():
-            if company.interrupted() and not asked:
+            if hooks.interrupted() and not asked:
                 asked = True
                 self._node.interrupt()
             look()
             self._trace.keep_readable()
-            if beside is not None and beside.done():
-                beside.result()  # raises what ended it
-            await asyncio.wait({self._node.outcome}, timeout=_GLANCE)
+            if background is not None and background.done():
+                background.result()  # raises what ended it
+            await asyncio.wait({self._node.outcome}, timeout=_OBSERVER_INTERVAL)
         return self._node.outcome.result()
 
     def _watch_device(self, lines: Sequence[str]) -> None:
@@ -282,6 +284,6 @@ class _ServerRun:
         trace = self._directory.trace
         try:
             return summarise(trace)
-        except Exception as error:  # whatever a device has recorded must not cost the run its end
+        except Exception as error:  # a device's damaged records must not fail a finished run
             LOG.error("devices' own records are left out of the summary: %s", error)
             return summarise(trace, devices=False)

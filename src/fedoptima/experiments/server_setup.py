@@ -11,12 +11,12 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.method import Method
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
+from fedoptima.data.layouts import ReadingProgress
 from fedoptima.data.registry import load_dataset
 from fedoptima.engine.task import Task
 from fedoptima.experiments.run_directory import plain_recipe
 from fedoptima.experiments.setup import (
     Given,
-    Progress,
     build_method,
     build_task,
     compute_device,
@@ -29,7 +29,7 @@ from fedoptima.sim.fleet import build_fleet
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """Everything a server needs, not yet in motion."""
+    """Everything a server needs, not yet started."""
 
     recipe: Recipe
     task: Task
@@ -54,7 +54,7 @@ def expected_devices(recipe: Recipe) -> int:
 
 
 def prepare_server(
-    recipe: Recipe, given: Given | None = None, progress: Progress = lambda *_: None
+    recipe: Recipe, given: Given | None = None, progress: ReadingProgress = lambda *_: None
 ) -> ServerSetup:
     given = given or Given()
     compute = compute_device(recipe.device)
@@ -65,15 +65,15 @@ def prepare_server(
     )
     dataset, validation = validation_of(dataset, recipe)
     task = build_task(recipe, method, dataset, validation, given, compute)
-    # A plan for devices nobody has measured: what is wrong with model or split shows now, and not
-    # when the devices have come.
+    # A plan for an assumed device: a model or split that cannot work is reported now, and not
+    # when the devices have joined.
     task.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
     waits_for = recipe.deploy.devices or len(device_names(recipe)) or 1
     return ServerSetup(recipe, task, method, waits_for)
 
 
 def instructions(setup: ServerSetup) -> str:
-    """What a device has to know. Where data lies and what computes is its own affair.
+    """What a device has to know. Where its data is and what computes is left to the device.
 
     With the facts of the data, which the model is made for: a device's own may lack some classes.
     """

@@ -23,6 +23,7 @@ from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset, Split
+from fedoptima.data.layouts import ReadingProgress
 from fedoptima.data.loader import Loader
 from fedoptima.data.partition import by_file, dirichlet, iid
 from fedoptima.data.registry import load_dataset
@@ -42,8 +43,6 @@ from fedoptima.sim.fleet import Fleet, build_fleet
 from fedoptima.sim.network import Link
 from fedoptima.sim.state import SimDevice
 from fedoptima.trace.record import Record
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Experiment:
 
 
 def prepare(
-    recipe: Recipe, given: Given | None = None, progress: Progress = lambda *_: None
+    recipe: Recipe, given: Given | None = None, progress: ReadingProgress = lambda *_: None
 ) -> Experiment:
     given = given or Given()
     compute = compute_device(recipe.device)

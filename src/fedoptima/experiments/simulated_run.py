@@ -28,8 +28,8 @@ from fedoptima.trace.writer import TraceWriter
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What an onlooker may see while a run goes on."""
+class SimulationWatch:
+    """What an observer sees while a run is in progress."""
 
     simulation: Simulation
     accounts: Accounts
@@ -43,11 +43,13 @@ class Watch:
         return self.accounts.usage
 
 
-Observer = Callable[[Watch], None]  # called about ten times a second, and once at the end
+SimulationObserver = Callable[
+    [SimulationWatch], None
+]  # called about ten times a second, and once at the end
 
 
 class Interrupted(FedOptimaError):
-    """The user ended the run before its time. With a directory it can be gone on with."""
+    """The user stopped the run before its end. A run with a folder can be resumed."""
 
 
 def run_experiment(
@@ -57,10 +59,10 @@ def run_experiment(
     dry: bool = False,
     resume: bool = False,
     checkpoint_every: float = 60.0,
-    observer: Observer | None = None,
+    observer: SimulationObserver | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """``checkpoint_every``: seconds on the wall; only with a directory.
+    """``checkpoint_every``: wall-clock seconds; only with a directory.
 
     ``interrupted`` is asked between events, where the state is whole: once it says yes, a last
     checkpoint is saved and `Interrupted` is raised.
@@ -82,19 +84,19 @@ class _Run:
         self._dry = dry
         self._accounts = Accounts()
         self._assembly = assemble(experiment, [self._record], dry=dry)
-        self._watch = Watch(self._assembly.simulation, self._accounts)
+        self._watch = SimulationWatch(self._assembly.simulation, self._accounts)
 
     def run(
         self,
         resume: bool,
         checkpoint_every: float,
-        observer: Observer | None,
+        observer: SimulationObserver | None,
         interrupted: Callable[[], bool],
     ) -> Result:
         simulation = self._assembly.simulation
         checkpoint = self._newest() if resume else None
         if checkpoint is not None:
-            self._go_on_from(checkpoint)
+            self._restore(checkpoint)
         else:
             header = run_header(self._experiment.recipe, dry=self._dry)
             path = self._directory.trace if self._directory else None
@@ -134,7 +136,7 @@ class _Run:
                 self._directory.checkpoints, self._assembly.simulation, self._assembly.engines, mark
             )
 
-    def _go_on_from(self, checkpoint: Path) -> None:
+    def _restore(self, checkpoint: Path) -> None:
         assert self._directory is not None
         mark = load_checkpoint(
             checkpoint,
@@ -147,7 +149,7 @@ class _Run:
             self._trace, records = TraceWriter.resume(trace, mark)
         except OSError as error:
             raise ConfigError(
-                f"{trace}: cannot be read ({error.strerror}); start the run anew"
+                f"{trace}: cannot be read ({error.strerror}); start a new run"
             ) from error
         for record in records:
             self._accounts.observe(record)
@@ -183,13 +185,13 @@ class _Run:
 
 
 class _Clock:
-    """Says when to look up from the simulation."""
+    """Says when the simulation is paused for a checkpoint or the observer."""
 
-    _GLANCE = 0.1  # seconds between two calls of the observer
+    _OBSERVER_INTERVAL = 0.1  # seconds between two calls of the observer
 
     def __init__(self, checkpoint_every: float | None) -> None:
         self._every = checkpoint_every
-        self._last_checkpoint = self._last_glance = time.monotonic()
+        self._last_checkpoint = self._last_observed = time.monotonic()
         self.checkpoint_due = False
 
     def due(self) -> bool:
@@ -199,8 +201,8 @@ class _Clock:
         if self._every is not None and now - self._last_checkpoint >= self._every:
             self.checkpoint_due = True
             return True
-        if now - self._last_glance >= self._GLANCE:
-            self._last_glance = now
+        if now - self._last_observed >= self._OBSERVER_INTERVAL:
+            self._last_observed = now
             return True
         return False
 

@@ -1,4 +1,4 @@
-"""The package from Python: `simulate` and what it returns. The command line is a layer on top."""
+"""Simulated runs: the public functions `simulate` and `resume`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
+from fedoptima.data.layouts import ReadingProgress
 from fedoptima.engine.task import Loss
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.setup import Given, Progress, prepare
-from fedoptima.experiments.simulated_run import Observer, run_experiment
+from fedoptima.experiments.setup import Given, prepare
+from fedoptima.experiments.simulated_run import SimulationObserver, run_experiment
 
 Options = Mapping[str, object]
 
@@ -41,8 +42,8 @@ def simulate(
     out: str | Path | None = None,
     dry: bool = False,
     checkpoint_every: float = 60.0,
-    observer: Observer | None = None,
-    progress: Progress = lambda *_: None,
+    observer: SimulationObserver | None = None,
+    progress: ReadingProgress = lambda *_: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Train on a virtual clock and return the trained model, its curve and every node's idle time.
@@ -101,11 +102,11 @@ def resume(
     test: object = None,
     loss: Loss | None = None,
     checkpoint_every: float = 60.0,
-    observer: Observer | None = None,
-    progress: Progress = lambda *_: None,
+    observer: SimulationObserver | None = None,
+    progress: ReadingProgress = lambda *_: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Go on with a run that was killed; it ends as if it had not been.
+    """Resume a run that was killed or stopped; it ends as if it had not been.
 
     What was given to `simulate` as Python objects has to be given again.
     """
@@ -167,7 +168,7 @@ def _resolve(recipe: Recipe | str | Path | None, parts: Options) -> Recipe:
     given = {name: part for name, part in parts.items() if part is not None}
     if recipe is None:
         return validate(Recipe, given, "simulate()")
-    base = recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe))
+    base = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     if not given:
         return base
     return validate(Recipe, {**base.model_dump(exclude_unset=True), **given}, "simulate()")

@@ -169,7 +169,7 @@ def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Compa
             return run(observer=view.show, interrupted=interrupted)
     except (Interrupted, KeyboardInterrupt) as stop:
         begun = (folder / "comparison.json").exists()
-        again = f"; go on with: fedoptima compare --resume {shlex.quote(str(folder))}"
+        again = f"; resume with: fedoptima compare --resume {shlex.quote(str(folder))}"
         stderr().print(f"stopped{again if begun else ''}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
 

@@ -11,7 +11,7 @@ import typer
 from fedoptima.cli.commands.dashboard import PagePort
 from fedoptima.cli.deploy_extra import deploy_extra
 from fedoptima.cli.errors import warn
-from fedoptima.cli.network_run import lead, show
+from fedoptima.cli.network_run import run_server, show
 from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
 from fedoptima.cli.tracking_options import (
     MetricsPort,
@@ -58,7 +58,7 @@ def run(
     ] = None,
     resumed: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Go on with the run in this folder."),
+        typer.Option("--resume", metavar="RUN", help="Resume the run in this folder."),
     ] = None,
     dashboard: PagePort = None,
     metrics_port: MetricsPort = None,
@@ -70,7 +70,7 @@ def run(
     """Train over the network, all of it on this machine.
 
     Starts a server and N device processes that talk to it over TLS, as they would from elsewhere,
-    and shows how all of them are doing. Ctrl-C stops a run at a point from which --resume goes on.
+    and shows how all of them are doing. Ctrl-C stops a run; --resume continues it.
 
     \b
     For example:
@@ -89,8 +89,8 @@ def run(
         given = [option for option, value in asked.items() if value is not None]
         if given:
             raise ConfigError(
-                f"--resume goes on with a run as it was begun: leave out {', '.join(given)}, or "
-                "begin another run without --resume"
+                f"--resume continues a run as it was started: leave out {', '.join(given)}, or "
+                "start another run without --resume"
             )
         folder, resolved, _ = RunDirectory.open(resumed)
         if folder.summary.exists():
@@ -146,7 +146,7 @@ def _run(
             certificates={n: DeviceTLS(ca, pair.cert, pair.key) for n, pair in pairs.items()},
             nursery=nursery,
         )
-        return lead(
+        return run_server(
             recipe,
             folder,
             again=again,
@@ -156,5 +156,5 @@ def _run(
             tls=ServerTLS(ca, own.cert, own.key),
             tracking=tracking,
             page=page,
-            beside=fleet,
+            background=fleet,
         )

@@ -1,4 +1,4 @@
-"""``fedoptima server``: lead a run over the network, or go on with one."""
+"""``fedoptima server``: run a server for devices on the network, or resume such a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from fedoptima.cli.commands.dashboard import PagePort
 from fedoptima.cli.deploy_extra import deploy_extra
 from fedoptima.cli.errors import warn
-from fedoptima.cli.network_run import lead, show
+from fedoptima.cli.network_run import run_server, show
 from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
 from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
 from fedoptima.cli.tracking_options import (
@@ -39,9 +39,7 @@ def server(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on with the run in --run-dir; if none is there, begin it."
-        ),
+        typer.Option("--resume", help="Resume the run in --run-dir; if there is none, start it."),
     ] = False,
     devices: Annotated[
         int | None,
@@ -67,10 +65,10 @@ def server(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Lead a run over the network.
+    """Serve a run to devices on the network.
 
     Waits for devices, splits the model for them, trains, and saves checkpoints on the way. Ctrl-C
-    tells the devices and stops at a point from which --resume goes on; a kill loses at most the
+    tells the devices and stops at a point from which --resume continues; a kill loses at most the
     work since the last checkpoint, and the devices come back by themselves.
 
     Off this machine devices need certificates: 'fedoptima certs' makes them.
@@ -96,7 +94,7 @@ def server(
         wanted = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
     folder, resolved, resume = _folder(wanted, run_dir, resume)
     with naming(recipe or folder.config):
-        result = lead(
+        result = run_server(
             resolved,
             folder,
             again=_again(folder.path, address, tls, insecure),
@@ -113,11 +111,11 @@ def server(
 def _folder(
     recipe: Recipe | None, path: Path | None, resume: bool
 ) -> tuple[RunDirectory, Recipe, bool]:
-    """The run's folder and recipe, and whether there is something to go on with."""
+    """The run's folder and recipe, and whether it is resumed."""
     from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
 
     if resume and path is None:
-        raise ConfigError("--resume needs --run-dir: which run is to be gone on with?")
+        raise ConfigError("--resume needs --run-dir: which run is to be resumed?")
     if resume and path is not None and (path / "config.json").is_file():
         directory, kept, _ = RunDirectory.open(path)
         if directory.summary.exists():
@@ -125,16 +123,16 @@ def _folder(
         changed = recipe is not None and not _same(recipe, kept)
         if changed:
             raise ConfigError(
-                f"{path}: was begun with another recipe; leave RECIPE and its options out to go on "
-                "with it, or choose another --run-dir"
+                f"{path}: was started with another recipe; leave RECIPE and its options out to "
+                "resume it, or choose another --run-dir"
             )
         return directory, kept, True
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima server recipes/demo_digits.toml")
     if path is not None and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(
-            f"--run-dir {path}: exists already; choose another, or go on with what it holds by "
-            "adding --resume"
+            f"--run-dir {path}: exists already; choose another, or add --resume to "
+            "resume the run in it"
         )
     if path is None:
         path = fresh_directory(Path("runs"), f"{recipe.name}-{recipe.method.name}")

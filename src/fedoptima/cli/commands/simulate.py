@@ -1,4 +1,4 @@
-"""``fedoptima simulate``: train on a virtual clock, or go on with a run."""
+"""``fedoptima simulate``: train on a virtual clock, or resume a run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def simulate(
     ] = False,
     run: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Go on with the run in this folder."),
+        typer.Option("--resume", metavar="RUN", help="Resume the run in this folder."),
     ] = None,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wall time between checkpoints.", min=0)
@@ -69,7 +69,7 @@ def simulate(
 ) -> None:
     """Train on a virtual clock.
 
-    Ctrl-C stops a run at a point from which --resume goes on.
+    Ctrl-C stops a run at a point from which --resume continues.
     """
     tracking = TrackingOptions(metrics_port, tensorboard, mlflow)
     if run is not None:
@@ -80,7 +80,7 @@ def simulate(
     elif recipe is not None:
         changed = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
         with naming(recipe):
-            result = _begin(changed, out, dry, checkpoint_every, tracking, quiet)
+            result = _start(changed, out, dry, checkpoint_every, tracking, quiet)
     else:
         raise ConfigError("no RECIPE; for example: fedoptima simulate recipes/demo_digits.toml")
     if as_json:
@@ -92,12 +92,12 @@ def simulate(
 def _refuse(options: list[str]) -> None:
     if options:
         raise ConfigError(
-            f"--resume goes on with a run as it was begun: leave out {', '.join(options)}, "
-            "or begin another run without --resume"
+            f"--resume continues a run as it was started: leave out {', '.join(options)}, "
+            "or start another run without --resume"
         )
 
 
-def _begin(
+def _start(
     recipe: Recipe,
     out: Path | None,
     dry: bool,
@@ -106,13 +106,13 @@ def _begin(
     quiet: bool,
 ) -> Result:
     from fedoptima.experiments.run_directory import fresh_directory
-    from fedoptima.experiments.simulation import simulate as begin_run
+    from fedoptima.experiments.simulation import simulate as start_run
 
     name = f"{recipe.name}-{recipe.method.name}-seed{recipe.seed}"
     folder = out or fresh_directory(Path("runs"), name)
-    begin = partial(begin_run, recipe, out=folder, dry=dry, checkpoint_every=checkpoint_every)
+    start = partial(start_run, recipe, out=folder, dry=dry, checkpoint_every=checkpoint_every)
     tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=False)
-    return _watched(begin, recipe, folder, tracked, quiet)
+    return _watched(start, recipe, folder, tracked, quiet)
 
 
 def _resume(
@@ -122,9 +122,9 @@ def _resume(
     from fedoptima.experiments.simulation import resume as resume_run
 
     _, recipe, _ = RunDirectory.open(folder)
-    go_on = partial(resume_run, folder, checkpoint_every=checkpoint_every)
+    resumed = partial(resume_run, folder, checkpoint_every=checkpoint_every)
     tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=True)
-    return _watched(go_on, recipe, folder, tracked, quiet)
+    return _watched(resumed, recipe, folder, tracked, quiet)
 
 
 def _watched(
@@ -149,6 +149,6 @@ def _watched(
             return result
     except (Interrupted, KeyboardInterrupt) as stop:
         begun = (folder / "config.json").exists()
-        again = f"; go on with: fedoptima simulate --resume {shlex.quote(str(folder))}"
+        again = f"; resume with: fedoptima simulate --resume {shlex.quote(str(folder))}"
         stderr().print(f"stopped{again if begun else ''}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop

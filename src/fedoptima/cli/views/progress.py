@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
     from fedoptima.core.progress import Progress
     from fedoptima.core.types import NodeId
-    from fedoptima.experiments.simulated_run import Watch
+    from fedoptima.experiments.simulated_run import SimulationWatch
 
 _BAR = 30  # columns
 REFRESH = 0.25  # seconds between two pictures of the live display
@@ -39,11 +39,11 @@ class View(Protocol):
     def __enter__(self) -> View: ...
     def __exit__(self, *error: object) -> None: ...
     def reading(self, what: str, done: int, total: int) -> None: ...
-    def training(self, watch: Watch) -> None: ...
+    def training(self, watch: SimulationWatch) -> None: ...
 
 
 def view_of(recipe: Recipe, *, quiet: bool, folder: Path | None = None) -> View:
-    """With a folder it is named first: a run that is killed can be found and gone on with."""
+    """With a folder it is named first: a run that is killed can be found and resumed."""
     if quiet:
         return Silent()
     console = stderr()
@@ -70,7 +70,7 @@ class Silent:
     def reading(self, what: str, done: int, total: int) -> None:
         pass
 
-    def training(self, watch: Watch) -> None:
+    def training(self, watch: SimulationWatch) -> None:
         pass
 
 
@@ -85,7 +85,7 @@ class LineView(Silent):
             self._read = what
             self._print(f"reading {what}")
 
-    def training(self, watch: Watch) -> None:
+    def training(self, watch: SimulationWatch) -> None:
         if self._cadence.due(len(watch.course.points)):
             self._print(_state_of(watch, self._recipe).line())
 
@@ -132,7 +132,7 @@ class LiveView(Silent):
             self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"))
             self._live.refresh()
 
-    def training(self, watch: Watch) -> None:
+    def training(self, watch: SimulationWatch) -> None:
         if self._is_time():
             speed = self._speed.of(watch.simulation.events)
             self._live.update(_picture(_state_of(watch, self._recipe), speed))
@@ -231,7 +231,7 @@ class State:
         return f"{duration(self.seconds)}, {self.done}, {self.accuracy_text}, {self.busy_text}"
 
 
-def _state_of(watch: Watch, recipe: Recipe) -> State:
+def _state_of(watch: SimulationWatch, recipe: Recipe) -> State:
     return State.of(
         recipe,
         watch.simulation.server.machine.progress,
