@@ -86,13 +86,10 @@ def test_devices_without_the_right_certificate_are_refused_and_the_server_goes_o
     assert "expired on" in said["expired"]
     assert "is that of 'pi-2', and a device goes by its certificate's name" in said["not its own"]
     assert codes == {"without": 1, "foreign": 1, "expired": 2, "not its own": 2}
-    server.says("refused: it came without a certificate")
-    server.says("refused: its certificate is from another CA")
 
     # Those that the command would not even have let out.
     with pytest.raises(Refused, match="expired on"):
         start_device("pi-1", run.address, tmp_path, tls=device_of(late, "pi-1")).answer()
-    server.says("refused: its certificate has expired")
     with pytest.raises(Refused, match="the certificate is that of 'pi-2', not of 'pi-1'"):
         start_device("pi-1", run.address, tmp_path, tls=device_of(certs, "pi-2")).answer()
     server.says("was refused: the certificate is that of 'pi-2', not of 'pi-1'")

@@ -51,7 +51,6 @@ def run_server(
     from fedoptima.experiments.serve import RunHooks, serve
     from fedoptima.experiments.server_setup import prepare_server
     from fedoptima.experiments.simulated_run import Interrupted
-    from fedoptima.runtime.security.handshake_log import refusals_logged
 
     console, begun = stderr(), False
 
@@ -63,8 +62,6 @@ def run_server(
     try:
         with ExitStack() as stack:
             stack.enter_context(said_on(console, logging.ERROR if quiet else logging.INFO))
-            # Before the view: a live table takes stderr as it finds it.
-            stack.enter_context(refusals_logged())
             interrupted = stack.enter_context(Interrupt(LOG.warning))
             tracked = stack.enter_context(
                 tracking.open(recipe, directory.path, clock="real", resumed=resume, quiet=quiet)

@@ -105,8 +105,6 @@ def device(
             raise ConfigError(f"{option} {value:g}: must be above 0")
     if end_with_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
-    # Else gRPC itself reports, on stderr, every server that goes away. Before it is imported.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     with deploy_extra():
         from fedoptima.experiments.join import DeviceSetup
         from fedoptima.runtime.address import parse_address
