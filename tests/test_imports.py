@@ -20,7 +20,7 @@ ALLOWED = ("torch", "numpy", "pydantic", "safetensors")  # with what these need 
 NEVER = {
     *("pyarrow", "pandas", "PIL", "sklearn", "scipy"),  # data
     *("plotly", "matplotlib", "rich", "typer"),  # reports, command line
-    *("starlette", "uvicorn", "grpc", "google.protobuf", "ray"),  # dashboard, deployment, sweeps
+    *("starlette", "uvicorn", "grpc", "google.protobuf"),  # dashboard, deployment
     *("tensorboard", "mlflow", "prometheus_client"),  # tracking
 }
 
