@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from fedoptima.analysis.usage import Usage, UsageAccount
@@ -19,6 +18,7 @@ from fedoptima.core.jobs import (
     ServerStep,
 )
 from fedoptima.core.messages import ActivationBatch, GlobalModel, Join, ModelUpdate
+from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.trace.record import Record
 
@@ -115,8 +115,9 @@ def joins(at: float, *devices: NodeId, samples: int = 8) -> list[Record]:
 
 def planned(at: float, *, model: int = 1000, blocks: Sequence[int] = (), split: int = 0) -> Record:
     """The blocks' bytes, and how many of them are on the device."""
-    plan = {"split": split, "blocks": [{"parameter_bytes": size} for size in blocks]}
-    return told(at, SERVER, JobDone(1, PlanRun(()), blob("plan", model), text=json.dumps(plan)))
+    profiles = tuple(BlockProfile("block", 0.0, 0.0, 0, 0, 0, size) for size in blocks)
+    plan = Plan(profiles, split, "none", None, "paper", ())
+    return told(at, SERVER, JobDone(1, PlanRun(()), blob("plan", model), text=plan.to_json()))
 
 
 def batch(at: float, device: NodeId, seq: int, nbytes: int, *effects: Effect) -> Record:

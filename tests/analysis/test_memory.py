@@ -10,7 +10,6 @@ from fedoptima.analysis.memory import (
     memory_of_copies,
     memory_of_shared,
 )
-from fedoptima.analysis.planned import server_side_bytes
 from fedoptima.analysis.server_state import Holdings
 from fedoptima.core.effects import Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
@@ -197,12 +196,6 @@ def test_without_a_server_side_there_is_no_formula() -> None:
     memory = account.memory()
     assert (memory.formula_copies, memory.formula_shared) == (0, 0)
     assert memory.total.peak == 1000
-
-
-def test_a_plan_that_is_no_json_has_no_server_side() -> None:
-    assert server_side_bytes("plan") == 0
-    assert server_side_bytes("3") == 0
-    assert server_side_bytes('{"split": 1, "blocks": [{"parameter_bytes": 4}]}') == 0
 
 
 def test_what_comes_before_the_plan_is_not_held() -> None:

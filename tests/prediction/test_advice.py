@@ -220,7 +220,8 @@ def test_a_real_runs_fleet_is_what_the_devices_reported(short: Recipe, view: Run
     # What the server was seen to do is its speed.
     seen = experiment.fleet.server.flops_per_second
     assert seen == pytest.approx(simulated.server.flops_per_second, rel=0.02)
-    assert experiment.task.planning.split == view.split
+    assert view.plan is not None
+    assert experiment.task.planning.split == view.plan.split
 
 
 def test_advice_for_a_real_run_says_where_the_fleet_is_from(short: Recipe, view: RunView) -> None:

@@ -18,10 +18,9 @@ from fedoptima.core.jobs import (
     Prepare,
     ServerStep,
 )
+from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import NodeId, Payload, PayloadId
-from fedoptima.preprocess.costs import BlockProfile
 from fedoptima.preprocess.job_costs import JobCosts
-from fedoptima.preprocess.plan import Plan
 
 DATA = Payload(PayloadId("x"), 0)
 D = NodeId("d")

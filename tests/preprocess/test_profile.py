@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.plan import BlockProfile
 from fedoptima.models.mobilenet import InvertedResidual
 from fedoptima.models.transformer import transformer6
 from fedoptima.models.vgg5 import vgg5
 from fedoptima.preprocess.cuts import cuttable
-from fedoptima.preprocess.profile import BlockProfile, Profile, profile, profile_module
+from fedoptima.preprocess.profile import Profile, profile, profile_module
 
 from .networks import every_network
 

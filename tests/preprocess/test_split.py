@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.preprocess.costs import BlockProfile, Profile
-from fedoptima.preprocess.split import DeviceSpeed, Objective, choose_split, fixed_split
+from fedoptima.core.plan import BlockProfile, Objective
+from fedoptima.preprocess.profile import Profile
+from fedoptima.preprocess.split import DeviceSpeed, choose_split, fixed_split
 
 
 def block(forward: float, output: int, backward: float = 0.0, name: str = "b") -> BlockProfile:

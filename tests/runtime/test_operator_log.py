@@ -10,9 +10,8 @@ from fedoptima.core.effects import Send
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import DeviceProfile, FullStep, PlanRun
 from fedoptima.core.messages import Join, ModelUpdate
+from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.preprocess.costs import BlockProfile
-from fedoptima.preprocess.plan import Plan
 from fedoptima.runtime.operator_log import DeviceLog, ServerLog
 from fedoptima.trace.record import Record
 

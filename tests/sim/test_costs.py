@@ -12,9 +12,8 @@ from fedoptima.core.jobs import (
     Prepare,
     ServerStep,
 )
+from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.preprocess.costs import BlockProfile
-from fedoptima.preprocess.plan import Plan
 from fedoptima.sim.costs import FlopCosts
 from fedoptima.sim.fleet import NodeSpec
 

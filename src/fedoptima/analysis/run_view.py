@@ -6,7 +6,6 @@ adds are facts that a summary leaves out: who joined, what was planned, how the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -18,23 +17,12 @@ from fedoptima.core.effects import PROBLEMS, Effect, Halt, Note
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join
+from fedoptima.core.plan import Plan, recorded_plan
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
 _MOST_PROBLEMS = 20  # told one by one
 _LOOK_UP = 5000  # records between two calls of the onlooker
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """One place where the model could have been cut, as the plan's table has it."""
-
-    split: int  # blocks on the device
-    name: str  # the last of them
-    activation_bytes: int
-    train_seconds: float  # a batch, on the device that is slowest with this cut
-    transfer_seconds: float
-    bottleneck_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +47,7 @@ class RunView:
     timeline: Timeline
     ages: tuple[int, ...]  # of activation batches: see `AgeAccount`
     joins: Mapping[NodeId, Join]  # how each device introduced itself last
-    split: int  # blocks on the device; 0: nothing is planned, or nothing said
-    cuts: tuple[Cut, ...]  # empty where nothing is split
+    plan: Plan | None  # None: nothing is planned yet
     problems: tuple[tuple[NodeId, str], ...]  # devices' errors, as the server heard of them
     halt: Halt | None  # None: the run has not ended, or was killed
     records: int
@@ -92,15 +79,13 @@ def view_of(
             facts_seen.observe(record)
         if count % _LOOK_UP == 0:
             onlooker(count)
-    split, cuts = facts_seen.planned
     return RunView(
         facts=facts,
         summary=accounts.summary(),
         timeline=timeline.timeline(),
         ages=tuple(ages.counts),
         joins=dict(sorted(facts_seen.joins.items())),
-        split=split,
-        cuts=cuts,
+        plan=facts_seen.plan,
         problems=tuple(facts_seen.problems),
         halt=facts_seen.halt,
         records=count,
@@ -114,14 +99,14 @@ class _Seen:
         self.joins: dict[NodeId, Join] = {}
         self.problems: list[tuple[NodeId, str]] = []
         self.halt: Halt | None = None
-        self.planned: tuple[int, tuple[Cut, ...]] = (0, ())
+        self.plan: Plan | None = None
 
     def observe(self, record: Record) -> None:
         match record.event:
             case Received(device, _, Join() as join):
                 self.joins[device] = join
             case JobDone(_, PlanRun(), text=text):
-                self.planned = _read_plan(text)
+                self.plan = recorded_plan(text)
         for effect in record.effects:
             self._effect(effect)
 
@@ -131,16 +116,3 @@ class _Seen:
         elif isinstance(effect, Note) and effect.kind in PROBLEMS:
             self.problems.append((effect.about, effect.text or effect.kind))
             del self.problems[_MOST_PROBLEMS:]
-
-
-def _read_plan(text: str) -> tuple[int, tuple[Cut, ...]]:
-    """The plan is JSON of the Pre-processor, which this layer does not import."""
-    try:
-        plan = json.loads(text)
-    except ValueError:
-        return 0, ()
-    if not isinstance(plan, dict):
-        return 0, ()
-    fields = Cut.__dataclass_fields__
-    table = plan.get("table", ())
-    return plan.get("split", 0), tuple(Cut(**{name: row[name] for name in fields}) for row in table)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from fedoptima.analysis.planned import server_side_bytes
 from fedoptima.core.effects import Effect, Note, NoteKind, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
 from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
@@ -25,6 +24,7 @@ from fedoptima.core.messages import (
     Message,
     ModelUpdate,
 )
+from fedoptima.core.plan import recorded_plan
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.trace.record import Record
 
@@ -153,7 +153,8 @@ class Holdings:
             case PlanRun():
                 self.running = True
                 self.model_bytes = event.result.nbytes
-                self.side_bytes = server_side_bytes(event.text)
+                plan = recorded_plan(event.text)
+                self.side_bytes = plan.server_bytes if plan else 0
 
     def _answered(self, device: NodeId) -> None:
         """Who gets a model while its update is neither merged nor refused is in a buffer."""

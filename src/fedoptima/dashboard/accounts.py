@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 
 from fedoptima.analysis.accounts import Accounts
@@ -12,6 +11,7 @@ from fedoptima.analysis.timeline import TimelineAccount
 from fedoptima.core.effects import Halt
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import PlanRun
+from fedoptima.core.plan import Plan, recorded_plan
 from fedoptima.core.types import SERVER
 from fedoptima.dashboard.event_log import Happenings
 from fedoptima.trace.record import Record
@@ -26,7 +26,7 @@ class RunAccounts:
         self.fleet = FleetAccount()
         self.happenings = Happenings()
         self.halt: Halt | None = None
-        self.split = ""  # "2 of 5 blocks"
+        self.plan: Plan | None = None
         self.records = 0
         self.newest = 0.0
         self._looks: deque[tuple[float, int, int]] = deque(maxlen=_RECENT)
@@ -48,7 +48,7 @@ class RunAccounts:
     def _see_server(self, record: Record) -> None:
         match record.event:
             case JobDone(_, PlanRun(), text=plan):
-                self.split = _split(plan)
+                self.plan = recorded_plan(plan)
         for effect in record.effects:
             if isinstance(effect, Halt):
                 self.halt = self.halt or effect
@@ -63,13 +63,3 @@ class RunAccounts:
         before = self._looks[0] if going_on else (0.0, 0, 0)
         seconds, device, server = (new - old for new, old in zip(look, before, strict=True))
         return throughput(int(device), int(server), seconds)
-
-
-def _split(plan: str) -> str:
-    """The plan is JSON of the Pre-processor."""
-    try:
-        plain = json.loads(plan)
-        on_device, blocks = plain["split"], len(plain["blocks"])
-    except (ValueError, TypeError, KeyError):
-        return ""
-    return f"{on_device} of {blocks}" if on_device < blocks else "all"

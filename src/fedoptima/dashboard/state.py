@@ -11,6 +11,7 @@ from typing import TypeVar
 from fedoptima.analysis.fleet import DeviceFacts, DeviceState
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.flow import CappedFlow
+from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, RunFolder, Table
@@ -208,7 +209,7 @@ def _device_row(
         "well": facts.here,
         "gflops": number(join.flops_per_second / 1e9) if join else None,
         "mbps": number(join.bytes_per_second * 8 / 1e6) if join else None,
-        "split": known.split,
+        "split": _split(known.plan),
         "version": facts.version,
         "behind": None if facts.version is None else max(0, known.fleet.version - facts.version),
         "staleness": number(stale.mean) if stale else None,
@@ -220,6 +221,13 @@ def _device_row(
         "error": facts.error,
         **_usage(summary, name),
     }
+
+
+def _split(plan: Plan | None) -> str:
+    """Blocks on the devices."""
+    if plan is None:
+        return ""
+    return f"{plan.split} of {len(plan.blocks)}" if plan.server_blocks else "all"
 
 
 def _doing(facts: DeviceFacts, known: RunAccounts) -> str:

@@ -21,6 +21,7 @@ from fedoptima.core.jobs import (
 )
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import GlobalModel, Message
+from fedoptima.core.plan import Plan
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.loader import Loader
@@ -40,7 +41,6 @@ from fedoptima.engine.payloads import (
 )
 from fedoptima.engine.task import Task
 from fedoptima.models.activation import tensors_of
-from fedoptima.preprocess.plan import Plan
 
 AUXILIARY = "aux."
 

@@ -14,6 +14,7 @@ from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, Server
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.method import ServerTraining
+from fedoptima.core.plan import Plan
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
@@ -33,7 +34,6 @@ from fedoptima.engine.payloads import (
     rebuild_activation,
 )
 from fedoptima.engine.task import Task
-from fedoptima.preprocess.plan import Plan
 from fedoptima.preprocess.split import DeviceSpeed
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.plan import Plan
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.engine.settings import OptimizerSettings, Schedule
-from fedoptima.preprocess.plan import Plan, PlanSettings, Sides, build_sides, make_plan
+from fedoptima.preprocess.plan import PlanSettings, Sides, build_sides, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
 from fedoptima.preprocess.split import DeviceSpeed

@@ -17,6 +17,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
+from fedoptima.core.plan import Plan
 from fedoptima.core.seeding import derive
 from fedoptima.core.server import ServerCore
 from fedoptima.core.settings import ServerSettings
@@ -34,7 +35,7 @@ from fedoptima.engine.settings import OptimizerSettings, Schedule
 from fedoptima.engine.task import Loss, Task
 from fedoptima.methods.registry import find_method, method_options
 from fedoptima.models.registry import build_model
-from fedoptima.preprocess.plan import Plan, PlanSettings
+from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.costs import FlopCosts
 from fedoptima.sim.driver import Simulation

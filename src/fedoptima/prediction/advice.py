@@ -123,7 +123,7 @@ def advise(
     except FedOptimaError as error:
         return Advice(f"the recipe cannot be rerun here ({error})")
     trials, skipped = [], []
-    for change, changed in changes(experiment, view.split):
+    for change, changed in changes(experiment, view.plan.split if view.plan else 0):
         try:
             trials.append(_dry(change, changed, late))
         except Interrupted:

@@ -38,8 +38,9 @@ def measured_experiment(
     ]
     fleet = FleetConfig(server=ServerConfig(gflops=_UNSEEN), devices=tuple(groups))
     experiment = prepare(recipe.model_copy(update={"fleet": fleet}), progress=progress)
-    if view.split and experiment.task.planning.split is None and view.cuts:
-        planning = replace(experiment.task.planning, split=view.split)
+    plan = view.plan
+    if plan is not None and plan.table and experiment.task.planning.split is None:
+        planning = replace(experiment.task.planning, split=plan.split)
         experiment = replace(experiment, task=replace(experiment.task, planning=planning))
     server = _server(experiment, view)
     return replace(experiment, fleet=replace(experiment.fleet, server=server))

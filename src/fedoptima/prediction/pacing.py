@@ -22,9 +22,9 @@ from fedoptima.core.jobs import (
     ServerStep,
 )
 from fedoptima.core.messages import ENVELOPE_BYTES
+from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.experiments.setup import Experiment
-from fedoptima.preprocess.plan import Plan
 from fedoptima.sim.costs import FlopCosts
 from fedoptima.sim.dry import Sizes
 

@@ -13,12 +13,11 @@ from typing import Literal, get_args
 
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
 from fedoptima.core.flow import CappedFlow
+from fedoptima.core.plan import Candidate, Objective, Plan
 from fedoptima.core.types import NodeId
 from fedoptima.experiments.setup import Experiment
 from fedoptima.prediction.pacing import DevicePace, Pacing
 from fedoptima.preprocess.auxiliary import pooling_of
-from fedoptima.preprocess.plan import Plan
-from fedoptima.preprocess.split import Candidate, Objective
 
 Bottleneck = Literal["devices", "uplink", "server", "omega"]
 Paces = Mapping[NodeId, DevicePace]

@@ -22,7 +22,7 @@ from fedoptima.core.jobs import (
     Prepare,
     ServerStep,
 )
-from fedoptima.preprocess.plan import Plan
+from fedoptima.core.plan import Plan
 
 
 class JobCosts:

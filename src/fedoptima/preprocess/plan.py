@@ -1,35 +1,26 @@
-"""The Pre-processor's result (section 3.2): what is on the device, and what everything costs.
+"""The Pre-processor (section 3.2): makes the plan, and divides the network as it says.
 
-A plan is plain data. The server makes it once from the devices' reports; devices build their side
-from it, the simulator takes its costs from it, and `fedoptima plan` prints it.
+The plan itself is plain data: `core.plan`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
+from fedoptima.core.plan import BlockProfile, Objective, Plan
 from fedoptima.core.seeding import derive
 from fedoptima.preprocess.auxiliary import build_auxiliary
-from fedoptima.preprocess.costs import BlockProfile, Profile
 from fedoptima.preprocess.cuts import Cuttable, cuttable
-from fedoptima.preprocess.profile import profile, profile_module
-from fedoptima.preprocess.split import (
-    Candidate,
-    DeviceSpeed,
-    Objective,
-    SplitChoice,
-    choose_split,
-    fixed_split,
-)
+from fedoptima.preprocess.profile import Profile, profile, profile_module
+from fedoptima.preprocess.split import DeviceSpeed, SplitChoice, choose_split, fixed_split
 
 MOST_MICRO_BATCHES = 4
 
@@ -43,42 +34,6 @@ class PlanSettings:
     auxiliary: str | int = "none"
     split: int | None = None  # None: by the objective
     objective: Objective = "paper"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    blocks: tuple[BlockProfile, ...]
-    split: int  # how many blocks are on the device
-    auxiliary: str | int
-    auxiliary_profile: BlockProfile | None
-    objective: Objective
-    table: tuple[Candidate, ...]  # empty where nothing is split
-    micro_batches: int = 1  # parts of a mini-batch that hide a round trip to the server
-
-    @property
-    def device_blocks(self) -> tuple[BlockProfile, ...]:
-        return self.blocks[: self.split]
-
-    @property
-    def server_blocks(self) -> tuple[BlockProfile, ...]:
-        return self.blocks[self.split :]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> Plan:
-        plan = json.loads(text)
-        extra = plan["auxiliary_profile"]
-        return Plan(
-            tuple(BlockProfile(**block) for block in plan["blocks"]),
-            plan["split"],
-            plan["auxiliary"],
-            BlockProfile(**extra) if extra else None,
-            plan["objective"],
-            tuple(Candidate(**row) for row in plan["table"]),
-            plan["micro_batches"],
-        )
 
 
 @dataclass(frozen=True)

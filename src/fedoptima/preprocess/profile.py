@@ -7,6 +7,7 @@ kernel, whichever fused kernel would run here. Profiling changes nothing of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -15,12 +16,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.plan import BlockProfile
 from fedoptima.models.activation import is_activation, map_tensors, tensors_of
-from fedoptima.preprocess.costs import BlockProfile, Profile
 from fedoptima.preprocess.cuts import Cuttable
 from fedoptima.preprocess.isolation import isolated
 
-__all__ = ["BlockProfile", "Profile", "profile", "profile_module"]
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The blocks of a whole model, in order."""
+
+    blocks: tuple[BlockProfile, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(block.name for block in self.blocks)
 
 
 def profile(blocks: Cuttable, example: object) -> Profile:

@@ -9,32 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.preprocess.costs import BlockProfile, Profile
-
-Objective = Literal["paper", "measured"]
+from fedoptima.core.plan import BlockProfile, Candidate, Objective
+from fedoptima.preprocess.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
     flops_per_second: float  # o_k
     bytes_per_second: float  # b_k
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """What one split would mean for one batch on the device that is slowest with it."""
-
-    split: int
-    name: str  # the last block on the device
-    device_flops: float
-    activation_bytes: int
-    train_seconds: float
-    transfer_seconds: float
-    bottleneck_seconds: float
-    slowest: int  # index of the device that sets the bottleneck
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from fedoptima.core.effects import Send
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join, ModelUpdate
-from fedoptima.preprocess.plan import Plan
+from fedoptima.core.plan import Plan
 from fedoptima.trace.record import Record
 
 _SELDOM = 10.0  # seconds at least between two lines on a device's rounds

@@ -18,9 +18,9 @@ from fedoptima.core.jobs import (
     Prepare,
     ServerStep,
 )
+from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.preprocess.job_costs import JobCosts
-from fedoptima.preprocess.plan import Plan
 from fedoptima.sim.fleet import NodeSpec
 
 _NAMES: dict[type, str] = {

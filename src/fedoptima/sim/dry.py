@@ -23,9 +23,9 @@ from fedoptima.core.jobs import (
     ServerStep,
 )
 from fedoptima.core.machine import Outcome
+from fedoptima.core.plan import Plan
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.task import Task
-from fedoptima.preprocess.plan import Plan
 from fedoptima.preprocess.split import DeviceSpeed
 
 _LABEL_BYTES = 8

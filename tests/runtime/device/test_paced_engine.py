@@ -11,9 +11,8 @@ from fedoptima.core.errors import ConfigError, ProtocolViolation, TrainingDiverg
 from fedoptima.core.jobs import ExportModel, Forward, FullStep, Job, LoadModel, Prepare
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message, TurnOn
+from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import NodeId, Payload, PayloadId
-from fedoptima.preprocess.costs import BlockProfile
-from fedoptima.preprocess.plan import Plan
 from fedoptima.runtime.device.paced_engine import PacedEngine
 
 DATA = Payload(PayloadId("x"), 0)

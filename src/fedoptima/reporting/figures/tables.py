@@ -105,8 +105,9 @@ def nodes(view: RunView) -> Table:
 
 def splits(view: RunView) -> Table | None:
     """None where nothing is split."""
-    if not view.cuts:
+    if view.plan is None or not view.plan.table:
         return None
+    plan = view.plan
     rows = [
         [
             f"{cut.split} (after {cut.name})",
@@ -115,9 +116,9 @@ def splits(view: RunView) -> Table | None:
             duration(cut.transfer_seconds),
             duration(cut.bottleneck_seconds),
         ]
-        for cut in view.cuts
+        for cut in plan.table
     ]
-    marked = next((i for i, cut in enumerate(view.cuts) if cut.split == view.split), None)
+    marked = next((i for i, cut in enumerate(plan.table) if cut.split == plan.split), None)
     return Table(
         "Where the model could be cut",
         "For one batch on the device that is slowest with that cut, as planned before the run. "

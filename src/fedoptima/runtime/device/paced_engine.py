@@ -13,9 +13,9 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.jobs import Job, Prepare
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message
+from fedoptima.core.plan import Plan
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.preprocess.job_costs import JobCosts
-from fedoptima.preprocess.plan import Plan
 from fedoptima.runtime.device.device_node import NetworkDeviceEngine
 
 _log = logging.getLogger("fedoptima.device")
