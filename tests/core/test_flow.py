@@ -91,7 +91,19 @@ def test_a_credit_that_was_used_does_not_run_out_for_the_next_one() -> None:
     assert capped.received(A, 6.0).accepted
 
 
-def test_a_late_batch_is_dropped_without_punishment_and_its_device_lines_up_again() -> None:
+def test_a_late_batch_is_used_where_a_slot_is_free() -> None:
+    capped = flow(2, A, timeout=5.0)
+    for now in (10.0, 20.0, 30.0):  # its link is slower than every credit lasts
+        capped.expire(now)
+        capped.check(buffered=0)
+        reception = capped.received(A, now + 1)
+        assert reception.accepted
+        assert list(reception.turn_on) == [A]
+        capped.check(buffered=1)
+        capped.consumed(A, now + 2)
+
+
+def test_a_late_batch_without_a_slot_is_dropped_and_its_device_lines_up_again() -> None:
     capped = flow(1, A, B, timeout=5.0)
     capped.expire(5.0)
     reception = capped.received(A, 6.0)
@@ -193,7 +205,9 @@ class Line:
         elif action == "send" and device in self.on:
             del self.on[device]
             self._wait(device)
+            full = sum(self.buffered.values()) + len(capped._granted) >= self.cap
             reception = capped.received(device, now)
+            assert reception.accepted or full, "dropped although a slot was free"
             self.buffered[device] = self.buffered.get(device, 0) + reception.accepted
             self._granted(reception.turn_on)
         elif action == "consume" and self.buffered.get(device):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import fedoptima.core.serializable_types  # noqa: F401  (snapshots need every class by name)
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Evaluate, Run, Send, SetTimer
 from fedoptima.core.events import (

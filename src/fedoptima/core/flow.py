@@ -5,8 +5,8 @@ reserved when the turn-on is sent, not when the batch arrives: checked only on a
 devices that were turned on earlier overshoot the cap together (docs/decisions/0001).
 
 A credit in the hand of a slow or dead device is a slot out of use, so a credit that is not used
-within ``timeout`` returns to the pool; the batch it was for, should it still come, is dropped
-without punishment.
+within ``timeout`` returns to the pool; the batch it was for, should it still come, is used where a
+slot is free, and else dropped without punishment.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class CappedFlow:
         self._line: list[tuple[int, int, NodeId]] = []  # (count, order, device); may be outdated
         self._waiting: dict[NodeId, int] = {}  # the order number of a device's valid entry
         self._granted: dict[NodeId, int] = {}  # the number of the grant in the device's hand
-        self._expired: dict[NodeId, None] = {}  # its batch is late: will be dropped when it comes
+        self._expired: dict[
+            NodeId, None
+        ] = {}  # its batch is late: used if there is room when it comes
         self._deadlines: deque[tuple[float, int, NodeId]] = deque()  # (time, grant, device)
         self._counts: dict[NodeId, int] = {}
         self._last = 0  # the count of the device granted last
@@ -99,14 +101,15 @@ class CappedFlow:
     def received(self, device: NodeId, now: float) -> Reception:
         if device in self._granted:
             del self._granted[device]
-            self._buffered += 1
-            self._line_up(device)
-            return Reception(accepted=True, turn_on=self._grant(now))
-        if device in self._expired:
+            accepted = True
+        elif device in self._expired:
             del self._expired[device]
-            self._line_up(device)
-            return Reception(accepted=False, turn_on=self._grant(now))
-        raise ProtocolViolation(f"{device} sent activations without a turn-on")
+            accepted = self._has_room  # its slot may be another's by now
+        else:
+            raise ProtocolViolation(f"{device} sent activations without a turn-on")
+        self._buffered += accepted
+        self._line_up(device)
+        return Reception(accepted, self._grant(now))
 
     def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]:
         self._buffered -= 1
@@ -136,6 +139,10 @@ class CappedFlow:
             self._deadlines.popleft()
         return None
 
+    @property
+    def _has_room(self) -> bool:
+        return self._buffered + len(self._granted) < self.cap
+
     def _line_up(self, device: NodeId) -> None:
         count = max(self._counts.get(device, 0), self._last) if self.balanced else 0
         self._counts[device] = count
@@ -145,7 +152,7 @@ class CappedFlow:
 
     def _grant(self, now: float) -> Sequence[NodeId]:
         turned_on = []
-        while self._line and self._buffered + len(self._granted) < self.cap:
+        while self._line and self._has_room:
             count, order, device = heappop(self._line)
             if self._waiting.get(device) != order:
                 continue
@@ -164,7 +171,7 @@ class CappedFlow:
             raise InvariantBroken(f"{self._buffered} batches counted, {buffered} buffered")
         if not 0 <= self._buffered + len(self._granted) <= self.cap:
             raise InvariantBroken(f"{self._buffered=} {len(self._granted)=} {self.cap=}")
-        if self._waiting and self._buffered + len(self._granted) < self.cap:
+        if self._waiting and self._has_room:
             raise InvariantBroken("a device waits for a credit although a slot is free")
         both = self._granted.keys() & self._waiting.keys()
         if both or self._expired.keys() & (self._granted.keys() | self._waiting.keys()):
