@@ -95,26 +95,72 @@ def test_fifo_serves_in_order_of_arrival_whoever_was_used_least() -> None:
     assert [served(scheduler) for _ in range(4)] == [A, A, A, B]
 
 
-def test_a_newcomer_starts_at_the_count_of_the_device_served_last() -> None:
+def serve(scheduler: TaskScheduler, device: NodeId, times: int) -> None:
+    for _ in range(times):
+        scheduler.put(device, batch())
+        scheduler.get()
+
+
+def test_a_newcomer_starts_at_the_least_count_of_those_present() -> None:
+    scheduler = CounterScheduler()
+    for device in (A, B):
+        scheduler.join(device)
+    serve(scheduler, B, 2)
+    serve(scheduler, A, 5)  # the device served last is the one used most
+    scheduler.join(C)
+    assert scheduler.consumed == {A: 5, B: 2, C: 2}
+
+
+def test_the_count_of_a_device_that_left_is_not_a_newcomers() -> None:
+    scheduler = CounterScheduler()
+    for device in (A, B):
+        scheduler.join(device)
+    serve(scheduler, A, 5)
+    scheduler.leave(B)
+    scheduler.join(C)
+    assert scheduler.consumed == {A: 5, B: 0, C: 5}
+    serve(scheduler, A, 2)
+    scheduler.join(B)  # it missed those, and does not get them back
+    assert scheduler.consumed == {A: 7, B: 5, C: 5}
+
+
+def test_a_newcomer_to_a_fleet_that_has_left_starts_where_that_was() -> None:
     scheduler = CounterScheduler()
     scheduler.join(A)
-    for _ in range(5):
-        scheduler.put(A, batch())
-        scheduler.get()
-    scheduler.join(B)
+    serve(scheduler, A, 5)
+    scheduler.leave(A)
+    scheduler.join(B)  # with a count of zero it would own the server when A is back
+    scheduler.join(A)
     assert scheduler.consumed == {A: 5, B: 5}
+
+
+@given(st.lists(st.tuples(st.sampled_from("sssjjl"), st.integers(0, 4)), min_size=40))
+def test_the_least_count_is_that_of_all_who_are_present(actions: list[tuple[str, int]]) -> None:
+    scheduler = CounterScheduler()
+    present: dict[NodeId, None] = {}
+    for action, number in actions:
+        device = NodeId(f"d{number}")
+        if action == "j" and device not in present:
+            known = scheduler.consumed.get(device, 0)
+            least = min((scheduler.consumed[other] for other in present), default=None)
+            scheduler.join(device)
+            present[device] = None
+            if least is not None:
+                assert scheduler.consumed[device] == max(known, least)
+        elif action == "l" and device in present:
+            scheduler.leave(device)
+            del present[device]
+        elif action == "s" and device in present:
+            serve(scheduler, device, 1)
 
 
 def test_a_device_that_rejoins_keeps_its_own_count_if_that_is_larger() -> None:
     scheduler = CounterScheduler()
     for device in (A, B):
         scheduler.join(device)
-    for _ in range(3):
-        scheduler.put(A, batch())
-        scheduler.get()
+    serve(scheduler, A, 3)
     scheduler.leave(A)
-    scheduler.put(B, batch())
-    scheduler.get()  # the device served last is now B, with a count of 1
+    serve(scheduler, B, 1)
     scheduler.join(A)
     assert scheduler.consumed == {A: 3, B: 1}
 

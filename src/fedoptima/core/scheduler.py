@@ -1,13 +1,14 @@
 """Task Scheduler: which received message the server works on next (paper Alg. 2 and 3).
 
 Models always go first, in order of arrival. The two policies differ in the order of activations.
-Every call costs O(log K) at most, whatever the number of devices and of batches waiting.
+A call costs O(log K), whatever the number of batches waiting (joining and leaving: on average over
+the calls, because counts that have changed since are looked at there).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
 from fedoptima.core.errors import InvariantBroken
@@ -40,16 +41,23 @@ class CounterScheduler:
         self._heap: list[tuple[int, int, NodeId]] = []  # (c_k, order, device); may be outdated
         self._entry: dict[NodeId, int] = {}  # the order number of a device's valid heap entry
         self._order = 0
-        self._last = 0  # the count of the device served last
+        self._counts: list[tuple[int, NodeId]] = []  # a heap; c_k may be higher by now
+        self._counted: dict[NodeId, None] = {}  # devices with an entry there
+        self._least = 0  # the smallest count of those present, when that was last looked up
         self.buffered = 0
         self.consumed: dict[NodeId, int] = {}  # c_k; kept when a device leaves
 
     def join(self, device: NodeId) -> None:
         # With a count of zero a newcomer would own the server until it had caught up.
-        self.consumed[device] = max(self.consumed.get(device, 0), self._last)
+        count = max(self.consumed.get(device, 0), self._least_count())
+        self.consumed[device] = count
         self._queues[device] = deque()
+        if device not in self._counted:
+            self._counted[device] = None
+            heappush(self._counts, (count, device))
 
     def leave(self, device: NodeId) -> int:
+        self._least_count()  # if all leave, the next one starts from here
         self._models.pop(device, None)
         self._entry.pop(device, None)
         dropped = len(self._queues.pop(device))
@@ -78,7 +86,6 @@ class CounterScheduler:
             batch = queue.popleft()
             self.buffered -= 1
             self.consumed[device] += 1
-            self._last = self.consumed[device]
             if queue:
                 self._line_up(device)
             return device, batch
@@ -86,6 +93,19 @@ class CounterScheduler:
 
     def waiting(self, device: NodeId) -> int:
         return len(self._queues[device])
+
+    def _least_count(self) -> int:
+        while self._counts:
+            count, device = self._counts[0]
+            if device not in self._queues:
+                heappop(self._counts)
+                del self._counted[device]
+            elif count != self.consumed[device]:
+                heapreplace(self._counts, (self.consumed[device], device))
+            else:
+                self._least = count
+                break
+        return self._least
 
     def _line_up(self, device: NodeId) -> None:
         self._order += 1
