@@ -41,7 +41,7 @@ def said(part: object, view: RunView) -> str:
 def test_who_is_waited_for_sets_the_pace_and_is_named_with_its_speed() -> None:
     text = said(words.pace, with_usage(slow=BUSY, fast=waits(80)))
     assert text.startswith("slow (0.2 GFLOP/s) set the pace")
-    assert "80 % of their time" in text
+    assert "80.0 % of their time" in text
 
 
 def test_a_short_wait_is_not_worth_saying() -> None:
@@ -77,10 +77,10 @@ def server_is(use: Usage, queue: float = 5.0, cap: int | None = 32) -> str:
 
 def test_an_idle_server_is_told_with_the_type() -> None:
     assert server_is(Usage(69, 31, 0)).startswith(
-        "The server was idle 31 % of its time, all Type I"
+        "The server was idle 31.0 % of its time, all Type I"
     )
     assert "of its time, all Type I" in server_is(Usage(69, 31, 0))
-    assert "21 % Type I, 10 % Type II" in server_is(Usage(69, 21, 10))
+    assert "21.0 % Type I, 10.0 % Type II" in server_is(Usage(69, 21, 10))
     assert server_is(Usage(95.1, 4.9, 0)).startswith("The server was busy")
 
 
@@ -110,14 +110,14 @@ def test_a_server_that_only_merges_is_said_to() -> None:
 
 def test_idle_devices_are_told_with_both_types_and_the_idlest() -> None:
     text = said(words.devices, with_usage(slow=BUSY, fast=waits(20, 10)))
-    assert "idle 15 %" in text
-    assert "5.0 % waiting for the other side (Type I), 10 % for slower devices (Type II)" in text
-    assert text.endswith("fast most of all, 30 %.")
+    assert "idle 15.0 %" in text
+    assert "5.0 % waiting for the other side (Type I), 10.0 % for slower devices (Type II)" in text
+    assert text.endswith("fast most of all, 30.0 %.")
 
 
 def test_busy_devices_are_only_said_to_be_busy() -> None:
     text = said(words.devices, with_usage(slow=BUSY, fast=waits(0, 9)))
-    assert text == "The devices were busy 96 % of their time."
+    assert text == "The devices were busy 95.5 % of their time."
 
 
 def test_a_link_in_constant_use_is_told() -> None:
@@ -180,8 +180,8 @@ def test_a_run_that_goes_on_is_said_to() -> None:
 def test_the_best_accuracy_is_told_where_it_was_not_the_last() -> None:
     up = with_curve(view(), "a", (1, 0.5), (2, 0.8))
     down = with_curve(view(), "a", (1, 0.8), (2, 0.5))
-    assert "accuracy 80.00 %." in said(words.outcome, up)
-    assert "accuracy 50.00 % (best 80.00 %)" in said(words.outcome, down)
+    assert "accuracy 80.0 %." in said(words.outcome, up)
+    assert "accuracy 50.0 % (best 80.0 %)" in said(words.outcome, down)
 
 
 def test_a_dry_run_is_said_to_be_one() -> None:
@@ -202,8 +202,8 @@ def test_runs_are_measured_by_what_all_of_them_came_to() -> None:
     a = with_curve(view(), "a", (1, 0.5), (2, 0.7), (9, 0.9))
     b = with_curve(view(), "b", (3, 0.6), (5, 0.7))
     text = " ".join(words.compare([a, b]))
-    assert "Every run came to 70.00 % accuracy: a first, after 2.0 s; b last, after 5.0 s." in text
-    assert "The best accuracy is that of a, 90.00 %." in text
+    assert "Every run came to 70.0 % accuracy: a first, after 2.0 s; b last, after 5.0 s." in text
+    assert "The best accuracy is that of a, 90.0 %." in text
 
 
 def test_without_accuracy_nothing_is_said_about_it() -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("prometheus_client", reason="needs pip install 'fedoptima[tr
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedoptima.analysis.formatting import brief, exact_percent
+from fedoptima.analysis.formatting import brief, percent
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.usage import Usage
 from fedoptima.comparison.rows import Figures
@@ -109,9 +109,9 @@ def test_in_the_report(
     for node, use in summary.usage.items():
         each = summary.usage_per_epoch(use)
         assert shown[node][2:7] == [
-            exact_percent(use.utilisation),
-            *(brief(each.idle_1), exact_percent(use.idle_1_share)),
-            *(brief(each.idle_2), exact_percent(use.idle_2_share)),
+            percent(use.utilisation),
+            *(brief(each.idle_1), percent(use.idle_1_share)),
+            *(brief(each.idle_2), percent(use.idle_2_share)),
         ]
     drawn = visit.ask(
         "() => document.getElementById('run-0-idle')._fullData.map(({ x }) => [...x])"
@@ -138,17 +138,13 @@ def test_on_the_live_page(live: LivePages, run: Path, summary: Summary, numbers:
     rows = state["rows"]["shown"]
     assert {row["name"]: (row["idle_1"], row["idle_2"]) for row in rows} == numbers
     for node, use in summary.usage.items():
-        page.shows(node, "idle I", one_place(use.idle_1_share))
-        page.shows(node, "idle II", one_place(use.idle_2_share))
+        page.shows(node, "idle I", percent(use.idle_1_share))
+        page.shows(node, "idle II", percent(use.idle_2_share))
     assert_tile(page, "server idle", summary.server_usage)
     assert_tile(page, "devices idle, mean", summary.device_usage)
 
 
 def assert_tile(page: LivePage, label: str, use: Usage) -> None:
     value, more = page.tile(label)
-    assert value == one_place(use.idle_1_share + use.idle_2_share)
-    assert more == f"I {one_place(use.idle_1_share)}, II {one_place(use.idle_2_share)}"
-
-
-def one_place(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    assert value == percent(use.idle_1_share + use.idle_2_share)
+    assert more == f"I {percent(use.idle_1_share)}, II {percent(use.idle_2_share)}"

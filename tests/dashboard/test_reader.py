@@ -208,7 +208,7 @@ def test_a_run_has_a_state_in_words(tmp_path: Path) -> None:
     trace = run.path / "trace.jsonl.gz"
     before = trace.stat().st_mtime - 3 * SILENT
     os.utime(trace, (before, before))
-    assert now() == ("silent", "nothing new for 1 min 0 s")
+    assert now() == ("silent", "nothing new for 60 s")
     run.end()
     assert now() == ("finished", "done")
 

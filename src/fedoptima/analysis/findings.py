@@ -12,7 +12,6 @@ from fedoptima.analysis.formatting import (
     brief,
     counted,
     duration,
-    exact_percent,
     listed,
     megabytes,
     percent,
@@ -41,9 +40,9 @@ def outcome(view: RunView) -> Iterator[str]:
     how += f" in {duration(summary.seconds)}"
     accuracies = [p.accuracy for p in summary.curve if p.accuracy is not None]
     if accuracies:
-        how += f", accuracy {exact_percent(accuracies[-1])}"
+        how += f", accuracy {percent(accuracies[-1])}"
         if max(accuracies) > accuracies[-1]:
-            how += f" (best {exact_percent(max(accuracies))})"
+            how += f" (best {percent(max(accuracies))})"
     yield f"{view.method or 'The run'}: {how}."
     if view.facts.dry:
         yield "This was a dry run: only the timing was simulated, nothing was trained."
@@ -136,7 +135,7 @@ def links(view: RunView) -> Iterator[str]:
     full = [node for node in view.devices if _sending_share(view, node) >= LINK_FULL]
     if full:
         yield (
-            f"{listed(full)} had something on the way to the server for {percent(LINK_FULL)} of "
+            f"{listed(full)} had something on the way to the server for {100 * LINK_FULL:g} % of "
             "the time or more."
         )
 
@@ -205,13 +204,13 @@ def _first_there(views: Sequence[RunView]) -> Iterator[str]:
     first, last = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
     if times[first] < times[last]:
         yield (
-            f"Every run came to {exact_percent(common)} accuracy: {first} first, after "
+            f"Every run came to {percent(common)} accuracy: {first} first, after "
             f"{duration(times[first])}; {last} last, after {duration(times[last])}."
         )
     best = {label: max(accuracy for _, accuracy in curve) for label, curve in curves.items()}
     top = max(best, key=best.__getitem__)
     if best[top] > common:
-        yield f"The best accuracy is that of {top}, {exact_percent(best[top])}."
+        yield f"The best accuracy is that of {top}, {percent(best[top])}."
 
 
 def _idle_times(views: Sequence[RunView]) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""Numbers as people read them, in sentences and tables."""
+"""Numbers as people read them: the same in the terminal, in reports and in a page's texts.
+
+The page formats its figures itself, by the same rules, in `dashboard/static/words.js`.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,28 @@ def duration(seconds: float) -> str:
     return f"{hours:,} h {minutes:02d} min"
 
 
+def roughly(seconds: float) -> str:
+    """For what changes while one reads: ``12 s``, ``45 min``, ``30 h``."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 99.5 else f"{minutes / 60:,.0f} h"
+
+
 def percent(share: float | None) -> str:
-    """Whole percents, tenths where they are few."""
-    if share is None:
-        return "-"
-    return f"{100 * share:.1f} %" if 0 < share < 0.0995 else f"{100 * share:.0f} %"
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def exact_percent(share: float | None) -> str:
-    """Hundredths, where two figures are to be told apart."""
-    return "-" if share is None else f"{100 * share:.2f} %"
+def accuracies(last: float | None, best: float | None) -> str:
+    return "-" if last is None else f"{percent(last)} (best {percent(best)})"
 
 
 def megabytes(nbytes: float) -> str:
     return f"{brief(nbytes / 1e6)} MB"
+
+
+def mebibytes(nbytes: float) -> str:
+    return f"{brief(nbytes / 2**20)} MiB"
 
 
 def brief(number: float) -> str:

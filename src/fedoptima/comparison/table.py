@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fedoptima.analysis.formatting import brief
 from fedoptima.comparison.rows import ComparedRuns, Row
 
 Line = tuple[str, list[str]]  # a figure's name, then one cell per method
@@ -76,7 +77,7 @@ def _lines(comparison: ComparedRuns) -> Iterator[Line]:
     if comparison.target is not None:
         yield f"time to {100 * comparison.target:.1f} %, s", [_time(row) for row in rows]
     if comparison.reference is not None:
-        yield f"x {comparison.reference}'s", [_spread(row.ratio, None, _brief) for row in rows]
+        yield f"x {comparison.reference}'s", [_spread(row.ratio, None, brief) for row in rows]
     for figure, (name, scale) in _FIGURES.items():
         yield name, [_cell(row, figure, scale) for row in rows]
 
@@ -85,7 +86,7 @@ def _cell(row: Row, figure: str, scale: float) -> str:
     return _spread(
         getattr(row.mean, figure, None),
         getattr(row.deviation, figure, None),
-        lambda number: _brief(scale * number),
+        lambda number: brief(scale * number),
     )
 
 
@@ -102,7 +103,7 @@ def _percent(row: Row, figure: str) -> str:
 def _time(row: Row) -> str:
     if row.time_to_target is None:
         return NONE if row.mean is None else "never"
-    cell = _spread(row.time_to_target, row.time_deviation, _brief)
+    cell = _spread(row.time_to_target, row.time_deviation, brief)
     return cell if row.reached == len(row.seeds) else f"{cell} ({row.reached} of {len(row.seeds)})"
 
 
@@ -110,11 +111,6 @@ def _spread(mean: float | None, deviation: float | None, wording: Callable[[floa
     if mean is None:
         return NONE
     return wording(mean) + (f"{SPREAD}{wording(deviation)}" if deviation else "")
-
-
-def _brief(number: float) -> str:
-    """Three figures that count, whatever the size."""
-    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def _row(cells: list[str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from fedoptima.analysis.fleet import DeviceFacts, DeviceState
+from fedoptima.analysis.formatting import roughly
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.plan import Plan
@@ -92,7 +93,7 @@ def condition(run: RunFolder, kept: Table) -> tuple[str, str]:
         return "finished", str(kept.get("reason", ""))
     silent = run.silent()
     if silent > SILENT:
-        return "silent", f"nothing new for {duration(silent)}"
+        return "silent", f"nothing new for {roughly(silent)}"
     return "running", ""
 
 
@@ -232,7 +233,7 @@ def _split(plan: Plan | None) -> str:
 
 def _doing(facts: DeviceFacts, known: RunAccounts) -> str:
     if facts.state is DeviceState.AWAY:
-        return f"away for {duration(known.newest - facts.since)}"
+        return f"away for {roughly(known.newest - facts.since)}"
     return "done" if facts.here and known.halt is not None else facts.state.value
 
 
@@ -271,14 +272,6 @@ def thinned(points: Sequence[T]) -> list[T]:
     """Every n-th, and always the last."""
     step = -(-len(points) // MOST_POINTS)
     return list(points) if step <= 1 else list(points[::-1][::step][::-1])
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def number(value: float | None) -> float | None:

@@ -212,7 +212,7 @@ def _finding(advice: Advice) -> str:
     if best is None:
         return (
             f"None of {tried} single changes that were tried would raise the throughput by "
-            f"{percent(WORTH_IT)} or more: {_others(advice, None)}."
+            f"{100 * WORTH_IT:g} % or more: {_others(advice, None)}."
         )
     base = advice.baseline
     assert base is not None

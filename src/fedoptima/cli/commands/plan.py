@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from fedoptima.analysis.formatting import brief, mebibytes
 from fedoptima.cli.console import plain_table, stdout
 from fedoptima.cli.errors import warn
-from fedoptima.cli.formatting import brief, mebibytes
 from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
 from fedoptima.cli.views.progress import view_of
 

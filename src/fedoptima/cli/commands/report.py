@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from fedoptima.analysis.formatting import megabytes
 from fedoptima.cli.console import stdout
-from fedoptima.cli.formatting import megabytes
 from fedoptima.cli.views.record_progress import Counting
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+from fedoptima.analysis.formatting import counted, duration
 from fedoptima.cli.console import plain_table, stdout
-from fedoptima.cli.formatting import counted, duration
 from fedoptima.cli.views.record_progress import Counting
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def _cells(line: NodeLine) -> list[str]:
 
 
 def _said(wait: Wait) -> str:
-    from fedoptima.analysis.formatting import duration as precisely
     from fedoptima.reporting.palette import KIND_NAMES
 
     begin = f"{duration(wait.start)} after the beginning"
-    return f"{wait.node}: {precisely(wait.seconds)} {KIND_NAMES[wait.kind]}, {begin}"
+    return f"{wait.node}: {duration(wait.seconds)} {KIND_NAMES[wait.kind]}, {begin}"

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedoptima.analysis.formatting import duration, percent
 from fedoptima.cli.console import stderr
-from fedoptima.cli.formatting import duration, percent
 
 if TYPE_CHECKING:
     from fedoptima.comparison.process_pool import RunState

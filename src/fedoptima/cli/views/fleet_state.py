@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedoptima.cli.formatting import about, brief, counted
+from fedoptima.analysis.formatting import brief, counted, roughly
 from fedoptima.cli.views.progress import State
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _in_words(facts: DeviceFacts, now: float) -> str:
     from fedoptima.analysis.fleet import DeviceState
 
     if facts.state is DeviceState.AWAY:
-        return f"away for {about(max(0.0, now - facts.since))}"
+        return f"away for {roughly(max(0.0, now - facts.since))}"
     return str(facts.state.value)
 
 
@@ -129,5 +129,5 @@ def _waiting(watch: ServerWatch, now: float) -> str:
         text += f"; {readying} getting ready"
     deadline = core.timers.get(GATHER)
     if deadline is not None:
-        text += f"; begins at the latest in {about(max(0.0, deadline - now))}"
+        text += f"; begins at the latest in {roughly(max(0.0, deadline - now))}"
     return text

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedoptima.analysis.formatting import counted, duration, percent, roughly
 from fedoptima.cli.console import plain_table
-from fedoptima.cli.formatting import about, counted, duration, percent
 from fedoptima.cli.views.progress import bar
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _cells(row: DeviceRow) -> tuple[str, ...]:
     version = "" if row.version is None else str(row.version)
     behind = "" if row.behind is None else str(row.behind)
     figures = (row.gflops, row.mbps, version, behind, str(row.used))
-    return (row.name, row.state, *figures, *_shares(row.usage), about(row.unseen))
+    return (row.name, row.state, *figures, *_shares(row.usage), roughly(row.unseen))
 
 
 def _summed_up(rows: Sequence[DeviceRow]) -> tuple[str, ...]:

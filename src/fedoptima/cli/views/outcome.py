@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
+from fedoptima.analysis.formatting import accuracies, brief, duration, megabytes, percent
 from fedoptima.cli.console import plain_table, stdout
-from fedoptima.cli.formatting import accuracies, brief, duration, megabytes, percent
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedoptima.analysis.formatting import accuracies, brief, duration, percent
 from fedoptima.cli.console import stderr
-from fedoptima.cli.formatting import accuracies, brief, duration, percent
 
 if TYPE_CHECKING:
     from fedoptima.analysis.usage import Usage

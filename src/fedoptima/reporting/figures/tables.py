@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedoptima.analysis.formatting import brief, duration, exact_percent
+from fedoptima.analysis.formatting import brief, duration, percent
 from fedoptima.analysis.run_view import RunView
 from fedoptima.core.types import SERVER
 from fedoptima.reporting.figures.figure import shown_nodes
@@ -32,12 +32,12 @@ def key_figures(views: Sequence[RunView]) -> Table:
 
 def _best(view: RunView) -> str:
     found = [p.accuracy for p in view.summary.curve if p.accuracy is not None]
-    return exact_percent(max(found, default=None))
+    return percent(max(found, default=None))
 
 
 def _last(view: RunView) -> str:
     found = [p.accuracy for p in view.summary.curve if p.accuracy is not None]
-    return exact_percent(found[-1] if found else None)
+    return percent(found[-1] if found else None)
 
 
 def _per_epoch(amount: Callable[[RunView], float], scale: float = 1.0) -> Callable[[RunView], str]:
@@ -50,8 +50,8 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "time": lambda view: duration(view.summary.seconds),
     "epochs": lambda view: brief(view.summary.epochs),
     "merges": lambda view: f"{view.summary.versions:,}",
-    "server busy": lambda view: exact_percent(view.summary.server_usage.utilisation),
-    "devices busy": lambda view: exact_percent(view.summary.device_usage.utilisation),
+    "server busy": lambda view: percent(view.summary.server_usage.utilisation),
+    "devices busy": lambda view: percent(view.summary.device_usage.utilisation),
     "server idle I, s/epoch": _per_epoch(lambda view: view.summary.server_usage.idle_1),
     "server idle II, s/epoch": _per_epoch(lambda view: view.summary.server_usage.idle_2),
     "device idle I, s/epoch": _per_epoch(lambda view: view.summary.device_usage.idle_1),
@@ -82,11 +82,11 @@ def nodes(view: RunView) -> Table:
                 node,
                 brief(join.flops_per_second / 1e9) if join else "-",
                 brief(join.bytes_per_second * 8e-6) if join else "-",
-                exact_percent(use.utilisation),
+                percent(use.utilisation),
                 brief(each.idle_1),
-                exact_percent(use.idle_1_share),
+                percent(use.idle_1_share),
                 brief(each.idle_2),
-                exact_percent(use.idle_2_share),
+                percent(use.idle_2_share),
                 f"{given.batches:,}" if given else "-",
                 f"{given.updates:,}" if given else "-",
             ]
