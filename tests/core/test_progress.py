@@ -76,6 +76,6 @@ def test_an_answer_is_judged_by_the_epoch_in_which_it_was_asked_for() -> None:
 
 
 def test_the_share_of_a_time_budget_counts_from_the_beginning() -> None:
-    counted = Progress(StopRule(seconds=10.0), 1.0)
+    counted = Progress(StopRule(hours=10.0 / 3600), 1.0)
     counted.begin(100.0, 1)
     assert counted.share(105.0) == 0.5

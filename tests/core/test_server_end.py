@@ -58,7 +58,7 @@ def test_a_budget_that_is_spent_ends_with_one_evaluation_and_a_farewell() -> Non
 
 
 def test_the_end_waits_for_the_job_that_runs() -> None:
-    bench = running_server(fedoptima(), "a", stop=StopRule(seconds=10.0))
+    bench = running_server(fedoptima(), "a", stop=StopRule(hours=10.0 / 3600))
     bench.says("a", batch())
     assert bench.fire("time limit") == []
     assert bench.done() == [Evaluate(1, 0.0, 0)]

@@ -7,11 +7,11 @@ from fedoptima.core.stopping import Stopper, StopRule
 
 
 def test_a_run_that_nothing_stops_is_the_users_error() -> None:
-    with pytest.raises(ConfigError, match="rounds, epochs, seconds, target_accuracy, patience"):
+    with pytest.raises(ConfigError, match="rounds, epochs, hours, target_accuracy or patience"):
         StopRule()
 
 
-@pytest.mark.parametrize("name", ["rounds", "epochs", "seconds", "target_accuracy", "patience"])
+@pytest.mark.parametrize("name", ["rounds", "epochs", "hours", "target_accuracy", "patience"])
 def test_a_budget_must_be_above_zero(name: str) -> None:
     with pytest.raises(ConfigError, match=f"stop.{name} = 0"):
         StopRule(**{name: 0})
@@ -59,11 +59,11 @@ def test_an_evaluation_that_measured_nothing_stops_nothing() -> None:
 
 def test_a_rule_about_accuracy_alone_is_told_apart() -> None:
     assert StopRule(patience=1.0, target_accuracy=0.5).only_accuracy
-    assert not StopRule(patience=1.0, seconds=5.0).only_accuracy
+    assert not StopRule(patience=1.0, hours=5.0 / 3600).only_accuracy
 
 
 def test_progress_is_the_largest_share_of_any_budget_and_at_most_one() -> None:
-    rule = StopRule(rounds=10, epochs=4.0, seconds=100.0)
+    rule = StopRule(rounds=10, epochs=4.0, hours=100.0 / 3600)
     assert rule.progress(rounds=1, epochs=2.0, seconds=20.0) == 0.5
     assert rule.progress(rounds=1, epochs=0.0, seconds=70.0) == 0.7
     assert rule.progress(rounds=30, epochs=0.0, seconds=0.0) == 1.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.jobs import DeviceProfile, ExportModel, Job, LoadModel, PlanRun, Prepare
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
@@ -17,13 +17,12 @@ from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.settings import OptimizerSettings, Schedule
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.plan import PlanSettings
 
 SEED = 5
 RATE = 0.1
-PLAIN = OptimizerSettings(learning_rate=RATE, momentum=0.0)
+PLAIN = OptimizerConfig(learning_rate=RATE, momentum=0.0)
 
 
 def samples(count: int = 28, *shape: int, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -53,8 +52,8 @@ class Bench:
         batch: int = 7,
         auxiliary: str | int = "classifier",
         training: ServerTraining = ServerTraining.SHARED,
-        optimizer: OptimizerSettings = PLAIN,
-        schedule: Schedule | None = None,
+        optimizer: OptimizerConfig = PLAIN,
+        schedule: ScheduleConfig | None = None,
         devices: Sequence[str] = ("d",),
         compute: str = "cpu",
     ) -> None:
@@ -74,7 +73,7 @@ class Bench:
             planning=planning,
             device_optimizer=optimizer,
             server_optimizer=optimizer,
-            schedule=schedule or Schedule(),
+            schedule=schedule or ScheduleConfig(),
             compute=torch.device(compute),
         )
         self._jobs = 0
@@ -126,5 +125,5 @@ def close(left: Tensors, right: Tensors) -> bool:
     )
 
 
-def sgd(**changes: object) -> OptimizerSettings:
-    return replace(PLAIN, **changes)  # type: ignore[arg-type]
+def sgd(**changes: object) -> OptimizerConfig:
+    return PLAIN.model_copy(update=changes)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedoptima.config.schema import ScheduleConfig
 from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.jobs import (
     AuxiliaryStep,
@@ -25,7 +26,6 @@ from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.settings import Schedule
 from fedoptima.models.transformer import transformer
 from tests.engine.bench import RATE, Bench, close, dense_model, same, samples, sgd, state
 
@@ -115,7 +115,7 @@ def test_reset_on_load_forgets_the_momentum() -> None:
 
 
 def test_the_learning_rate_follows_the_progress_that_comes_with_a_model() -> None:
-    bench = whole(schedule=Schedule("linear"))
+    bench = whole(schedule=ScheduleConfig(kind="linear"))
     bench.at("d", LoadModel(bench.first_model, 0.75))
     bench.at("d", FullStep(0))
     assert same(state(bench.devices["d"]), plain_steps(bench, 1, lr=RATE * 0.25))

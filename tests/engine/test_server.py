@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedoptima.config.schema import ScheduleConfig
 from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.jobs import (
     CloseCopy,
@@ -26,7 +27,6 @@ from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.settings import Schedule
 from tests.engine.bench import RATE, Bench, dense_model, payload, same, samples, sgd
 
 D = NodeId("d")
@@ -78,7 +78,7 @@ def test_no_gradient_is_returned_to_whom_nobody_asked() -> None:
 
 
 def test_the_servers_rate_follows_the_progress_of_its_step() -> None:
-    bench = Bench(dense_model(), samples(), schedule=Schedule("linear"))
+    bench = Bench(dense_model(), samples(), schedule=ScheduleConfig(kind="linear"))
     plain = deepcopy(bench.task.model)
     bench.at_server(server_step(progress=0.75))
     plain_server_step(plain, 0, rate=RATE * 0.25)

@@ -77,7 +77,7 @@ def test_a_run_in_the_unstable_environment_ends_and_is_the_same_again() -> None:
         description = Description(
             row(Options(credit_timeout=5.0)),
             [Device(1.0), Device(2.0), Device(4.0), Device(8.0)],
-            stop=StopRule(seconds=100.0),
+            stop=StopRule(hours=100.0 / 3600),
             churn=Churn(3, 7.0, 0.4, 500.0, 5000.0),
         )
         first, second = World(description), World(description)
@@ -94,7 +94,7 @@ def world(*changes: Change, method: str = "fedasync", seconds: float = 40.0) -> 
     description = Description(
         ROWS[method](Options(cap=1, credit_timeout=5.0)),
         [Device(), Device(2.0), Device(4.0)],
-        stop=StopRule(seconds=seconds),
+        stop=StopRule(hours=seconds / 3600),
         changes=changes,
     )
     return World(description)
@@ -162,7 +162,7 @@ def test_hung_devices_stop_a_barrier_only_without_a_timeout() -> None:
         description = Description(
             fl(Options(barrier_timeout=timeout)),
             [Device(), Device(2.0)],
-            stop=StopRule(seconds=100.0),
+            stop=StopRule(hours=100.0 / 3600),
             changes=[Change(1.0, D0, "hang")],
         )
         run = World(description)
@@ -177,7 +177,7 @@ def test_what_was_on_its_way_when_the_connection_went_does_not_delay_the_next_on
     description = Description(
         fedasync(),
         [Device(8.0, bytes_per_second=64.0)],  # a word takes a second, a model many
-        stop=StopRule(seconds=60.0),
+        stop=StopRule(hours=60.0 / 3600),
         changes=[Change(30.0, D0, "cut"), Change(30.0, D0, "restore")],
     )
     run = World(description)

@@ -58,9 +58,12 @@ def stops() -> st.SearchStrategy[StopRule]:
     return st.one_of(
         st.builds(StopRule, rounds=st.integers(1, 4)),
         st.builds(StopRule, epochs=st.sampled_from([0.5, 1.0, 2.0])),
-        st.builds(StopRule, seconds=st.sampled_from([0.5, 10.0, 40.0])),
+        st.builds(StopRule, hours=st.sampled_from([0.5 / 3600, 10 / 3600, 40 / 3600])),
         st.builds(
-            StopRule, rounds=st.just(6), patience=st.sampled_from([0.25, 1.0]), seconds=st.just(90)
+            StopRule,
+            rounds=st.just(6),
+            patience=st.sampled_from([0.25, 1.0]),
+            hours=st.just(90 / 3600),
         ),
         st.builds(StopRule, rounds=st.just(8), target_accuracy=st.sampled_from([0.1, 0.7])),
     )

@@ -26,7 +26,7 @@ def eventful(method: str, *, diverges: bool = False, unmeasurable: bool = False)
     description = Description(
         ROWS[method](Options(cap=2, credit_timeout=4.0, barrier_timeout=6.0, max_delay=1)),
         fleet,
-        stop=StopRule(rounds=4, seconds=200.0),
+        stop=StopRule(rounds=4, hours=200.0 / 3600),
         changes=[
             Change(9.0, NodeId("d1"), "cut"),
             Change(12.0, NodeId("d1"), "restore"),

@@ -232,11 +232,10 @@ class _Reporter:
         if not self._is_time() and simulation.outcome is None:
             return
         progress = simulation.server.machine.progress
-        budgeted = self._stop.epochs or self._stop.rounds or self._stop.hours
         measured = [p.accuracy for p in watch.course.points if p.accuracy is not None]
         self.say(
             "training",
-            share=progress.share(simulation.now) if budgeted else None,
+            share=progress.share(simulation.now) if not self._stop.only_accuracy else None,
             seconds=max(0.0, simulation.now - watch.course.began),
             epochs=progress.epochs,
             accuracy=measured[-1] if measured else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,12 +94,12 @@ def _describe(details: ErrorDetails, model: type[BaseModel]) -> str:
     key = ".".join(place) or "recipe"
     message = details["msg"].removeprefix("Value error, ")
     match details["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return f"{key}: unknown key{_nearest(place, model)}"
         case "missing":
             return f"{key}: is missing{_EXAMPLES.get(key, '')}"
         case "value_error":
-            return f"{key}: {message}"
+            return message if message.startswith(f"{key}.") else f"{key}: {message}"
     return f"{key} = {details['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
@@ -110,24 +111,28 @@ def _nearest(place: Sequence[str], model: type[BaseModel]) -> str:
     return f"; known here: {', '.join(known)}" if known else ""
 
 
-def _fields_at(place: Sequence[str], model: type[BaseModel]) -> list[str]:
+def _fields_at(place: Sequence[str], model: type) -> list[str]:
     for part in place:
         if part.isdigit():
             continue
-        field = model.model_fields.get(part)
-        inner = _model_in(field.annotation) if field else None
+        field = model.model_fields.get(part) if issubclass(model, BaseModel) else None
+        inner = _class_in(field.annotation) if field else None
         if inner is None:
             return []
         model = inner
-    return list(model.model_fields)
+    if is_dataclass(model):
+        return [field.name for field in fields(model)]
+    return list(model.model_fields) if issubclass(model, BaseModel) else []
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
+def _class_in(annotation: object) -> type | None:
     """The configuration class in an annotation such as ``tuple[DeviceGroup, ...] | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and (
+        issubclass(annotation, BaseModel) or is_dataclass(annotation)
+    ):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
-        found = _model_in(argument)
+        found = _class_in(argument)
         if found is not None:
             return found
     return None

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fedoptima.config.dataclass_table import DataclassTable
 from fedoptima.config.fleet import FleetConfig, Positive, Strict
+from fedoptima.core.stopping import StopRule
 
 
 def _test_or_share(value: object) -> object:
@@ -55,11 +57,11 @@ class DataConfig(Named):
 class OptimizerConfig(Strict):
     name: Literal["sgd", "adam", "adamw"] = "sgd"
     learning_rate: Positive = 0.01
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    nesterov: bool = False
+    momentum: float = Field(default=0.9, ge=0, lt=1)  # sgd
+    nesterov: bool = False  # sgd
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     clip_norm: Positive | None = None
-    reset_on_load: bool = False
+    reset_on_load: bool = False  # default: momentum stays with its owner across a new model
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> OptimizerConfig:
@@ -71,9 +73,11 @@ class OptimizerConfig(Strict):
 
 
 class ScheduleConfig(Strict):
+    """The learning rate as a share of its setting, over the progress of the whole run."""
+
     kind: Literal["constant", "cosine", "linear"] = "constant"
-    warmup: float = Field(default=0.0, ge=0, lt=1)
-    floor: float = Field(default=0.0, ge=0, le=1)
+    warmup: float = Field(default=0.0, ge=0, lt=1)  # share of the run in which the rate rises
+    floor: float = Field(default=0.0, ge=0, le=1)  # share of the rate that is left at the end
 
 
 class TrainingConfig(Strict):
@@ -89,22 +93,6 @@ class TrainingConfig(Strict):
 class SplitConfig(Strict):
     objective: Literal["paper", "measured"] = "paper"
     at: int | None = Field(default=None, ge=1)  # blocks on the device; None: by the objective
-
-
-class StopConfig(Strict):
-    rounds: int | None = Field(default=None, ge=1)
-    epochs: Positive | None = None
-    hours: Positive | None = None
-    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    patience: Positive | None = None  # epochs
-
-    @model_validator(mode="after")
-    def _something(self) -> StopConfig:
-        if not self.model_dump(exclude_none=True):
-            raise ValueError(
-                "nothing stops this run: give rounds, epochs, hours, target_accuracy or patience"
-            )
-        return self
 
 
 class DeployConfig(Strict):
@@ -131,13 +119,13 @@ class Recipe(Strict):
     training: TrainingConfig = TrainingConfig()
     split: SplitConfig = SplitConfig()
     deploy: DeployConfig = DeployConfig()
-    stop: StopConfig
+    stop: Annotated[StopRule, DataclassTable]
 
     @model_validator(mode="after")
     def _schedule_has_a_budget(self) -> Recipe:
         schedule, stop = self.training.schedule, self.stop
         moves = schedule.kind != "constant" or schedule.warmup > 0
-        if moves and stop.rounds is None and stop.epochs is None and stop.hours is None:
+        if moves and stop.only_accuracy:
             raise ValueError(
                 "training.schedule follows the share of the budget that is spent, but there is "
                 "none: add stop.epochs (or rounds, hours), or take a constant schedule"

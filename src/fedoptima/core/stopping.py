@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fedoptima.core.errors import ConfigError
@@ -11,11 +12,11 @@ ACCURACY = "accuracy"
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """Rules that are not given never stop a run; at least one has to be."""
+    """A recipe's ``[stop]``. Rules that are not given never stop a run; at least one has to be."""
 
     rounds: int | None = None
     epochs: float | None = None
-    seconds: float | None = None  # of training: virtual in simulation, real in deployment
+    hours: float | None = None  # of training: virtual in simulation, real in deployment
     target_accuracy: float | None = None
     patience: float | None = None  # epochs without a better validation accuracy
 
@@ -23,16 +24,25 @@ class StopRule:
         given = {name: getattr(self, name) for name in self.__slots__}
         if all(value is None for value in given.values()):
             raise ConfigError(
-                f"nothing stops this run: give at least one of {', '.join(given)} under [stop]"
+                "nothing stops this run: give rounds, epochs, hours, target_accuracy or patience"
             )
         for name, value in given.items():
-            if value is not None and value <= 0:
-                raise ConfigError(f"stop.{name} = {value}: must be above 0")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"stop.{name} = {value:g}: must be greater than 0 and finite")
+        if self.target_accuracy is not None and self.target_accuracy > 1:
+            raise ConfigError(
+                f"stop.target_accuracy = {self.target_accuracy:g}: must be at most 1 (0.8 is 80 %)"
+            )
+
+    @property
+    def seconds(self) -> float | None:
+        """Of training: the unit of every clock."""
+        return None if self.hours is None else self.hours * 3600
 
     @property
     def only_accuracy(self) -> bool:
         """A run without tensors has no accuracy, so these rules alone would never stop it."""
-        return self.rounds is None and self.epochs is None and self.seconds is None
+        return self.rounds is None and self.epochs is None and self.hours is None
 
     def progress(self, *, rounds: int, epochs: float, seconds: float) -> float:
         """The share of the budget that is spent; learning-rate schedules follow it."""

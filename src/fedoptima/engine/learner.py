@@ -8,9 +8,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError, InvariantBroken, TrainingDiverged
+from fedoptima.engine.optimizer import build_optimizer, rate_factor
 from fedoptima.engine.payloads import Tensors, copy_of
-from fedoptima.engine.settings import OptimizerSettings, Schedule
 
 
 class Learner:
@@ -24,8 +25,8 @@ class Learner:
         self,
         who: str,
         modules: Mapping[str, nn.Module],
-        settings: OptimizerSettings,
-        schedule: Schedule,
+        settings: OptimizerConfig,
+        schedule: ScheduleConfig,
     ) -> None:
         self.who = who
         self.modules = dict(modules)
@@ -40,7 +41,7 @@ class Learner:
                 f"{who} has nothing to train: no parameter of its part of the model requires a "
                 "gradient; set split.at to give each side some"
             )
-        self._optimizer = settings.build(self._parameters)
+        self._optimizer = build_optimizer(settings, self._parameters)
         # Live references: state_dict() is slow to build and the tensors stay the same objects.
         self._tensors: Tensors = {
             prefix + name: tensor
@@ -81,7 +82,7 @@ class Learner:
         self._optimizer.zero_grad(set_to_none=True)
 
     def set_progress(self, progress: float) -> None:
-        self._rate = self._settings.learning_rate * self._schedule.factor(progress)
+        self._rate = self._settings.learning_rate * rate_factor(self._schedule, progress)
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.plan import Plan
 from fedoptima.data.dataset import Dataset, Split
-from fedoptima.engine.settings import OptimizerSettings, Schedule
 from fedoptima.preprocess.plan import PlanSettings, Sides, build_sides, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
@@ -32,9 +32,9 @@ class Task:
     dataset: Dataset
     validation: Split
     planning: PlanSettings
-    device_optimizer: OptimizerSettings
-    server_optimizer: OptimizerSettings
-    schedule: Schedule
+    device_optimizer: OptimizerConfig
+    server_optimizer: OptimizerConfig
+    schedule: ScheduleConfig
     compute: torch.device
     loss: Loss = cross_entropy
     evaluation_batch: int = 500

@@ -21,7 +21,6 @@ from fedoptima.core.plan import Plan
 from fedoptima.core.seeding import derive
 from fedoptima.core.server import ServerCore
 from fedoptima.core.settings import ServerSettings
-from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.data.layouts import ReadingProgress
@@ -31,7 +30,6 @@ from fedoptima.data.registry import load_dataset
 from fedoptima.data.validation import hold_out
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.settings import OptimizerSettings, Schedule
 from fedoptima.engine.task import Loss, Task
 from fedoptima.methods.registry import find_method, method_options
 from fedoptima.models.registry import build_model
@@ -123,9 +121,9 @@ def build_task(
             split=recipe.split.at,
             objective=recipe.split.objective,
         ),
-        device_optimizer=OptimizerSettings(**recipe.training.device.model_dump()),
-        server_optimizer=OptimizerSettings(**recipe.training.server.model_dump()),
-        schedule=Schedule(**recipe.training.schedule.model_dump()),
+        device_optimizer=recipe.training.device,
+        server_optimizer=recipe.training.server,
+        schedule=recipe.training.schedule,
         compute=compute,
         loss=given.loss or cross_entropy,
         evaluation_batch=recipe.training.evaluation_batch,
@@ -289,15 +287,8 @@ def device_engine(
 def server_settings(
     recipe: Recipe, devices: int, *, patience: float | None = None
 ) -> ServerSettings:
-    stop = recipe.stop
     return ServerSettings(
-        stop=StopRule(
-            rounds=stop.rounds,
-            epochs=stop.epochs,
-            seconds=None if stop.hours is None else stop.hours * 3600,
-            target_accuracy=stop.target_accuracy,
-            patience=stop.patience,
-        ),
+        stop=recipe.stop,
         devices=devices,
         patience=patience,
         # Over the network one device's broken data must not end the run for all the others.

@@ -20,7 +20,7 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory, run_header
-from fedoptima.experiments.setup import Experiment, assemble, server_settings
+from fedoptima.experiments.setup import Experiment, assemble
 from fedoptima.sim.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from fedoptima.sim.driver import Simulation
 from fedoptima.trace.record import Record
@@ -67,7 +67,7 @@ def run_experiment(
     ``interrupted`` is asked between events, where the state is whole: once it says yes, a last
     checkpoint is saved and `Interrupted` is raised.
     """
-    if dry and server_settings(experiment.recipe, experiment.beginners).stop.only_accuracy:
+    if dry and experiment.recipe.stop.only_accuracy:
         raise ConfigError(
             "a dry run has no accuracy, so target_accuracy and patience cannot stop it; "
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"

@@ -15,9 +15,10 @@ from math import sqrt
 from fedoptima.analysis.formatting import brief, listed, percent
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.summary import Summary
-from fedoptima.config.schema import Recipe, StopConfig
+from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.flow import CappedFlow
+from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 from fedoptima.experiments.setup import Experiment, build_method, prepare
 from fedoptima.experiments.simulated_run import Interrupted, run_experiment
@@ -112,7 +113,7 @@ def advise(
     if "custom" in (recipe.model.name, recipe.data.name):
         return Advice("model or data were given in Python, so the recipe alone cannot be rerun")
     epochs = min(EPOCHS, recipe.stop.epochs or EPOCHS)
-    short = recipe.model_copy(update={"stop": StopConfig(epochs=epochs)})
+    short = recipe.model_copy(update={"stop": StopRule(epochs=epochs)})
     try:
         experiment = (
             measured_experiment(short, view, in_time) if real else prepare(short, progress=in_time)

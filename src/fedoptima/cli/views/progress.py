@@ -203,7 +203,6 @@ class State:
         from fedoptima.core.types import SERVER
 
         stop = recipe.stop
-        budgeted = stop.epochs or stop.rounds or stop.hours
         done = f"{progress.epochs:.1f}{f' of {stop.epochs:g}' if stop.epochs else ''} epochs"
         if stop.rounds:
             done += f", {progress.rounds} of {stop.rounds} rounds"
@@ -212,7 +211,7 @@ class State:
         return cls(
             seconds=max(0.0, now - began),
             done=done,
-            share=progress.share(now) if budgeted else None,
+            share=progress.share(now) if not stop.only_accuracy else None,
             accuracy=measured[-1] if measured else None,
             best=max(measured, default=None),
             server=server,

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+from fedoptima.core.errors import ConfigError
+from fedoptima.engine.learner import Learner
+from fedoptima.engine.optimizer import build_optimizer, rate_factor
+
+
+@pytest.mark.parametrize(
+    ("schedule", "progress", "factor"),
+    [
+        (ScheduleConfig(), 0.0, 1.0),
+        (ScheduleConfig(), 1.0, 1.0),
+        (ScheduleConfig(kind="cosine"), 0.0, 1.0),
+        (ScheduleConfig(kind="cosine"), 0.5, 0.5),
+        (ScheduleConfig(kind="cosine"), 0.25, (1 + math.cos(math.pi / 4)) / 2),
+        (ScheduleConfig(kind="cosine"), 1.0, 0.0),
+        (ScheduleConfig(kind="cosine", floor=0.2), 1.0, 0.2),
+        (ScheduleConfig(kind="linear"), 0.25, 0.75),
+        (ScheduleConfig(kind="linear", floor=0.5), 0.5, 0.75),
+        (ScheduleConfig(kind="linear", warmup=0.5), 0.25, 0.5),
+        (ScheduleConfig(kind="linear", warmup=0.5), 0.5, 1.0),
+        (ScheduleConfig(kind="linear", warmup=0.5), 0.75, 0.5),
+        (ScheduleConfig(kind="constant", warmup=0.1), 0.05, 0.5),
+        (ScheduleConfig(kind="cosine", warmup=0.1), 0.0, 0.01),
+    ],
+)
+def test_the_rate_follows_the_progress_of_the_run(
+    schedule: ScheduleConfig, progress: float, factor: float
+) -> None:
+    assert rate_factor(schedule, progress) == pytest.approx(factor, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_an_optimiser_is_torchs_own_with_the_settings_given(name: str) -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    settings = OptimizerConfig(name=name, learning_rate=0.3, weight_decay=0.02)  # type: ignore[arg-type]
+    optimizer = build_optimizer(settings, [parameter])
+    assert type(optimizer).__name__.lower() == name
+    assert optimizer.param_groups[0]["lr"] == 0.3
+    assert optimizer.param_groups[0]["weight_decay"] == 0.02
+
+
+def test_a_side_with_nothing_to_train_is_refused_with_a_way_out() -> None:
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ConfigError, match=r"the server has nothing to train.*split\.at"):
+        Learner("the server", {"": frozen}, OptimizerConfig(), ScheduleConfig())
