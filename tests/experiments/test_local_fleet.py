@@ -6,14 +6,15 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 import pytest
 
+from fedoptima.cli.commands.device import device_process
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.experiments.fork_server import Nursery
+from fedoptima.experiments.join import DeviceSetup
 from fedoptima.experiments.local_fleet import (
     DevicesGone,
     LocalFleet,
@@ -33,12 +34,6 @@ FLEET = {
         {"name": "fast", "count": 2, "gflops": 0.3, "up_mbps": 2.0, "down_mbps": 8.0},
     ],
 }
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as loading:
-        yield loading
 
 
 def recipe(**parts: object) -> Recipe:
@@ -87,26 +82,30 @@ def test_too_many_devices_are_warned_of() -> None:
     assert crowding(0) == ""
 
 
+def refuses(_: DeviceSetup) -> None:
+    print("error: not today", flush=True)
+    sys.exit(2)
+
+
 def test_devices_that_end_are_reported_with_their_last_words(
-    tmp_path: Path, nursery: Nursery, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = device_names(recipe())
     logs = tmp_path / "logs"
-    fleet = LocalFleet(recipe(), True, tmp_path / "states", logs, {}, nursery)
-    # Not of this machine, and without certificates: refused before anything is tried.
+    fleet = LocalFleet(recipe(), True, tmp_path / "states", logs, {}, refuses)
     with caplog.at_level(logging.INFO), pytest.raises(DevicesGone, match="logs"):
-        asyncio.run(fleet(Address("192.0.2.1", 1)))
+        asyncio.run(fleet(Address("127.0.0.1", 1)))
     ended = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert sorted(getattr(record, "device", "") for record in ended) == sorted(names)
-    assert all("with code 2: error: 192.0.2.1:1 is reached" in r.getMessage() for r in ended)
+    assert all("with code 2: error: not today" in r.getMessage() for r in ended)
     assert sorted(path.name for path in logs.iterdir()) == sorted(f"{n}.log" for n in names)
 
 
 def test_a_fleet_that_is_given_up_leaves_no_process(
-    tmp_path: Path, nursery: Nursery, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = with_devices(recipe(), 1)
-    fleet = LocalFleet(one, False, tmp_path / "states", tmp_path / "logs", {}, nursery)
+    fleet = LocalFleet(one, False, tmp_path / "states", tmp_path / "logs", {}, device_process)
 
     async def give_up() -> None:
         running = asyncio.ensure_future(fleet(Address("127.0.0.1", 1)))  # nobody there: they retry

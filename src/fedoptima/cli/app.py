@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -24,7 +23,7 @@ from fedoptima.cli.commands.server import server
 from fedoptima.cli.commands.simulate import simulate
 from fedoptima.cli.commands.trace import trace
 from fedoptima.cli.console import stdout
-from fedoptima.cli.errors import explained
+from fedoptima.cli.errors import explained, leave_at_once
 from fedoptima.version import __version__
 
 app = typer.Typer(
@@ -78,17 +77,5 @@ def main() -> None:
         app()
     except SystemExit as end:
         if isinstance(end.code, int):
-            _leave_at_once(end.code)
+            leave_at_once(end.code)
         raise
-
-
-def _leave_at_once(code: int) -> NoReturn:
-    """All is saved and cleared away by now.
-
-    Python would wait for what still computes on a thread and whose result nobody wants, and then
-    take torch apart, which takes longer than many a command.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            stream.flush()
-    os._exit(code)

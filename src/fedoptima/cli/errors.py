@@ -6,9 +6,13 @@ and keeps its traceback.
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
-from typing import ParamSpec
+from typing import NoReturn, ParamSpec
 
 import typer
 from rich.text import Text
@@ -43,3 +47,16 @@ def complain(message: str) -> None:
 
 def warn(message: str) -> None:
     stderr().print(Text.assemble(("warning: ", "bold yellow"), message), soft_wrap=True)
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End this process once libraries have cleared away what they leave on disk.
+
+    Python itself would then wait for what a thread still computes, though its result is not wanted
+    any more, and take torch apart, which takes longer than many a command.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has gone
+            stream.flush()
+    os._exit(code)

@@ -12,9 +12,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Literal
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import FedOptimaError
+from fedoptima.experiments.fork_server import ctrl_c_blocked
 from fedoptima.experiments.simulated_run import Interrupted, SimulationWatch
 
 _POLL_INTERVAL = 0.1  # seconds between two reads of the pipe
@@ -123,7 +124,7 @@ def _start(workers: dict[Connection, SpawnProcess]) -> Connection:
     context = get_context("spawn")  # not fork: CUDA and torch's threads do not survive it
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
-    with _ctrl_c_blocked():
+    with ctrl_c_blocked():
         process.start()
         workers[ours] = process
     theirs.close()  # so that the end of the process is the end of the pipe
@@ -134,17 +135,6 @@ def _readable(connections: Iterable[Connection]) -> Iterator[Connection]:
     for ready in wait(list(connections), timeout=_POLL_INTERVAL):
         assert isinstance(ready, Connection)
         yield ready
-
-
-@contextmanager
-def _ctrl_c_blocked() -> Iterator[None]:
-    """A terminal sends Ctrl-C to every process; a child started in here ignores it."""
-    resource_tracker.ensure_running()  # starting it later would lift the block
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _died(process: SpawnProcess) -> str:

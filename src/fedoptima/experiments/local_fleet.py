@@ -1,6 +1,6 @@
 """A whole run on one machine: the server here, every device a process of its own.
 
-None is left behind, however this process comes to its end: see `nursery`.
+None is left behind, however this process comes to its end: see `fork_server`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.types import NodeId
-from fedoptima.experiments.fork_server import CommandProcess, Nursery
+from fedoptima.experiments.fork_server import process_of
+from fedoptima.experiments.join import DeviceSetup
 from fedoptima.experiments.server_setup import device_names
 from fedoptima.runtime.address import Address
+from fedoptima.runtime.device.client import Pace
+from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.security.tls import DeviceTLS
 from fedoptima.sim.fleet import NodeSpec, build_fleet
 
@@ -80,69 +84,88 @@ class LocalFleet:
     states: Path
     logs: Path
     certificates: dict[NodeId, DeviceTLS]  # none: plain connections
-    nursery: Nursery
+    work: Callable[[DeviceSetup], None]  # what a device's process does
 
     async def __call__(self, server: Address) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
-        processes: dict[NodeId, CommandProcess] = {}
-        pids: list[str] = []
+        processes: dict[NodeId, ForkServerProcess] = {}
+        # On a thread: the first one waits until the fork server has loaded.
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, server, processes))
         try:
-            for name in device_names(self.recipe):
-                command = ["device", *self._options(name, server)]
-                process = processes[name] = self.nursery.start(command, self._log_of(name))
-                pids.append(f"{name} ({await process.pid})")
-            LOG.info("the devices' processes: %s", ", ".join(pids))
+            await asyncio.shield(starting)
+            pids = ", ".join(f"{name} ({process.pid})" for name, process in processes.items())
+            LOG.info("the devices' processes: %s", pids)
             await asyncio.gather(*(self._watch(*item) for item in processes.items()))
             raise DevicesGone(
                 f"every device has ended before the run was over; the reasons are in {self.logs}"
             )
         finally:
+            await asyncio.wait([starting])
             await _end(processes.values())
+
+    def _start(self, server: Address, started: dict[NodeId, ForkServerProcess]) -> None:
+        for name in device_names(self.recipe):
+            process = process_of(self.work, self._setup(name, server), self._log_of(name))
+            process.start()
+            started[name] = process
 
     def _log_of(self, name: NodeId) -> Path:
         return self.logs / f"{name}.log"
 
-    def _options(self, name: NodeId, server: Address) -> list[str]:
-        options = ["--server", str(server), "--name", name, "--state", str(self.states)]
-        options += ["--end-with-stdin"]
-        if self.recipe.data.directory is not None:
-            options += ["--data-dir", self.recipe.data.directory]
-        tls = self.certificates.get(name)
-        if tls is not None:
-            options += ["--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert)]
-            options += ["--tls-key", str(tls.key)]
-        if self.paced:
-            spec = build_fleet(self.recipe.fleet, self.recipe.seed).devices[name]
-            options += ["--gflops", repr(spec.flops_per_second / _GFLOPS)]
-            options += ["--up-mbps", repr(spec.up / _MBPS)]
-            options += ["--down-mbps", repr(spec.down / _MBPS)]
-        return options
+    def _setup(self, name: NodeId, server: Address) -> DeviceSetup:
+        setup = DeviceSetup(
+            name=name,
+            server=server,
+            state=StateFile(self.states / f"{name}.json"),
+            tls=self.certificates.get(name),
+            directory=self.recipe.data.directory,
+        )
+        if not self.paced:
+            return setup
+        spec = build_fleet(self.recipe.fleet, self.recipe.seed).devices[name]
+        pace = Pace(spec.up, spec.down)
+        return replace(setup, flops_per_second=spec.flops_per_second, pace=pace)
 
-    async def _watch(self, name: NodeId, process: CommandProcess) -> None:
-        code = await asyncio.shield(process.code)  # also waited for at the end
-        if code:
+    async def _watch(self, name: NodeId, process: ForkServerProcess) -> None:
+        if code := await _exit_code(process):
             log = self._log_of(name)
             text = f"{name} has ended, {_how(code)}: {_last(log)} (all it said is in {log})"
             LOG.error(text, extra={"device": name})
 
 
-async def _end(processes: Collection[CommandProcess]) -> None:
+async def _end(processes: Collection[ForkServerProcess]) -> None:
     """Of a run that came to its end, the devices know; of one that failed, they do not."""
-    if await _ended(processes, _BY_ITSELF):
+    if await _all_ended(processes, _BY_ITSELF):
         return
     for process in processes:
-        process.let_go()
-    if await _ended(processes, _WHEN_ASKED):
+        process.terminate()
+    if await _all_ended(processes, _WHEN_ASKED):
         return
     for process in processes:
         process.kill()
-    await _ended(processes, _WHEN_ASKED)
+    await _all_ended(processes, _WHEN_ASKED)
 
 
-async def _ended(processes: Collection[CommandProcess], patience: float) -> bool:
-    codes = [process.code for process in processes]
-    _, waiting = await asyncio.wait(codes, timeout=patience) if codes else ((), ())
-    return not waiting
+async def _all_ended(processes: Collection[ForkServerProcess], patience: float) -> bool:
+    try:
+        async with asyncio.timeout(patience):
+            await asyncio.gather(*map(_exit_code, processes))
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _exit_code(process: ForkServerProcess) -> int:
+    """Below 0: the signal that ended it."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process.sentinel, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process.sentinel)
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
 
 
 def _how(code: int) -> str:

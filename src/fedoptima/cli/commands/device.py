@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +10,7 @@ import typer
 
 from fedoptima.cli.console import stderr
 from fedoptima.cli.deploy_extra import deploy_extra
-from fedoptima.cli.errors import INTERRUPTED, warn
+from fedoptima.cli.errors import INTERRUPTED, explained, leave_at_once, warn
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import said_on
 from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("fedoptima.device")
 
 _GFLOPS, _MBPS = 1e9, 1e6 / 8
-_GRACE = 3.0  # seconds for a device to end by itself once its starter has ended
 
 
 def device(
@@ -81,7 +76,6 @@ def device(
     stay: Annotated[
         bool, typer.Option("--stay", help="After a run wait for the next one, as a service does.")
     ] = False,
-    end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False,
 ) -> None:
     """Take part in a run: connect to its server and train until it is over.
@@ -103,8 +97,6 @@ def device(
     for option, value in (("--gflops", gflops), ("--up-mbps", up_mbps), ("--down-mbps", down_mbps)):
         if value is not None and not value > 0:
             raise ConfigError(f"{option} {value:g}: must be above 0")
-    if end_with_stdin:
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
     with deploy_extra():
         from fedoptima.experiments.join import DeviceSetup
         from fedoptima.runtime.address import parse_address
@@ -136,10 +128,19 @@ def device(
         give_up_after=give_up_after,
         stay=stay,
     )
-    _work(setup, quiet)
+    _work(setup, quiet=quiet)
 
 
-def _work(setup: DeviceSetup, quiet: bool) -> None:
+def device_process(setup: DeviceSetup) -> None:
+    """All that a process of `fedoptima run` does: what it says and how it ends is as above."""
+    try:
+        explained(_work)(setup, quiet=False)
+    except typer.Exit as end:
+        leave_at_once(end.exit_code)
+    leave_at_once(0)
+
+
+def _work(setup: DeviceSetup, *, quiet: bool) -> None:
     from fedoptima.experiments.join import join
     from fedoptima.experiments.simulated_run import Interrupted
 
@@ -150,12 +151,3 @@ def _work(setup: DeviceSetup, quiet: bool) -> None:
         except (Interrupted, KeyboardInterrupt) as stop:
             LOG.warning("%s was stopped; start it again to take part again", setup.name)
             raise typer.Exit(INTERRUPTED) from stop
-
-
-def _end_with_stdin() -> None:
-    """End when whoever started this process has: stdin is a pipe, and breaks then."""
-    while os.read(0, 1):  # not through Python's stdin: it must not be in use when Python ends
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_GRACE)
-    os._exit(INTERRUPTED)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedoptima.cli.commands.dashboard import PagePort
+from fedoptima.cli.commands.device import device_process
 from fedoptima.cli.deploy_extra import deploy_extra
 from fedoptima.cli.errors import warn
 from fedoptima.cli.network_run import run_server, show
@@ -125,7 +126,7 @@ def _run(
     resume: bool,
     quiet: bool,
 ) -> Result:
-    from fedoptima.experiments.fork_server import Nursery
+    from fedoptima.experiments.fork_server import start_fork_server
     from fedoptima.experiments.local_fleet import LocalFleet
     from fedoptima.experiments.server_setup import device_names
     from fedoptima.runtime.address import Address
@@ -133,7 +134,8 @@ def _run(
     from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 
     again = ["fedoptima", "run", "--resume", str(folder.path), *(["--paced"] if paced else [])]
-    with Nursery() as nursery, tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
+    start_fork_server(device_process)
+    with tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
         certs = Path(temporary)
         own = make_authority(certs, ["127.0.0.1"], days=2)
         ca = certs / "ca.pem"
@@ -144,7 +146,7 @@ def _run(
             states=folder.path / "states",
             logs=folder.logs,
             certificates={n: DeviceTLS(ca, pair.cert, pair.key) for n, pair in pairs.items()},
-            nursery=nursery,
+            work=device_process,
         )
         return run_server(
             recipe,
