@@ -13,9 +13,8 @@ import pytest
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.device_trace import DeviceTrace
-from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
-from fedoptima.trace.tail import CutBack, FileTail, RunTail
+from fedoptima.trace.tail import CutBack, FileTail
 from fedoptima.trace.writer import SCHEMA, TraceWriter
 from tests.verification.traces import trace_of
 
@@ -40,7 +39,7 @@ def text_of(records: Sequence[Record]) -> str:
     return "".join(f"{line}\n" for line in lines(records))
 
 
-def drained(tail: FileTail | RunTail) -> list[str]:
+def drained(tail: FileTail) -> list[str]:
     """All there is now."""
     found: list[str] = []
     while records := tail.read():
@@ -211,45 +210,11 @@ def test_a_folder_in_the_place_of_a_trace_cannot_be_read(path: Path) -> None:
         FileTail(path).read()
 
 
-# ---- all files of a run ----------------------------------------------------------------------
+# ---- a device's file -------------------------------------------------------------------------
 
 
 def device_lines(device: str, records: Sequence[Record]) -> list[str]:
     return [Record(r.at, NodeId(device), r.event, r.effects).to_line() for r in records]
-
-
-def test_devices_files_are_found_when_they_appear(tmp_path: Path) -> None:
-    tail = RunTail(tmp_path)
-    assert tail.read() == []
-    writer = TraceWriter(tmp_path / "trace.jsonl.gz", {"recipe": {}})
-    writer.write(RECORDS[0])
-    writer.mark()
-    assert lines(tail.read()) == lines(RECORDS[:1])
-    first = DeviceTrace(tmp_path / "devices" / "a.jsonl.gz")
-    assert tail.read() == []  # a header is no record
-    first.append(device_lines("a", RECORDS[5:7]))
-    assert lines(tail.read()) == device_lines("a", RECORDS[5:7])
-    second = DeviceTrace(tmp_path / "devices" / "b.jsonl.gz")
-    earlier, later = RECORDS[8:9], RECORDS[-1:]
-    assert earlier[0].at < later[0].at
-    second.append(device_lines("b", earlier))
-    first.append(device_lines("a", later))
-    assert lines(tail.read()) == device_lines("b", earlier) + device_lines("a", later)
-    writer.close()
-
-
-def test_what_was_added_is_by_time_and_all_of_it_is_the_trace(tmp_path: Path) -> None:
-    by_node: dict[str, list[Record]] = {}
-    for record in trace_of("fl"):
-        by_node.setdefault(record.node, []).append(record)
-    writer = TraceWriter(tmp_path / "trace.jsonl.gz", {"recipe": {}})
-    for record in by_node.pop("server"):
-        writer.write(record)
-    writer.close()
-    for name, records in by_node.items():
-        DeviceTrace(tmp_path / "devices" / f"{name}.jsonl.gz").append(lines(records))
-    found = RunTail(tmp_path).read()
-    assert lines(found) == lines(list(read_trace(tmp_path / "trace.jsonl.gz")))
 
 
 def test_a_device_whose_file_lost_its_torn_end_is_noticed(tmp_path: Path) -> None:
@@ -258,7 +223,7 @@ def test_a_device_whose_file_lost_its_torn_end_is_noticed(tmp_path: Path) -> Non
     torn = member(text_of(RECORDS[3:]))[:-10]
     with path.open("ab") as file:
         file.write(torn)
-    tail = RunTail(tmp_path)
+    tail = FileTail(path)
     tail.read()
     DeviceTrace(path)  # a new server takes stock
     with pytest.raises(CutBack):

@@ -73,7 +73,7 @@ def run_server(
             setup = prepare_server(recipe, progress=view.reading)
             if not resume:
                 directory = RunDirectory.create(directory.path, setup.recipe, dry=False)
-            stack.enter_context(kept_in(directory.logs / "server.log"))
+            stack.enter_context(kept_in(directory.server_log))
             observe = tracked.server_beside(None if quiet else view.observe)
             hooks = RunHooks(ready, observe, interrupted, background)
             result = serve(setup, directory, listen=listen, tls=tls, resume=resume, hooks=hooks)
@@ -84,7 +84,7 @@ def run_server(
             directory.discard()
         raise
     except (Interrupted, KeyboardInterrupt) as stop:
-        way_on = f"; resume with: {shlex.join(again)}" if directory.config.exists() else ""
+        way_on = f"; resume with: {shlex.join(again)}" if directory.begun else ""
         console.print(f"stopped{way_on}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
 

@@ -24,6 +24,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import FedOptimaError
 from fedoptima.experiments.fork_server import ctrl_c_blocked
 from fedoptima.experiments.simulated_run import Interrupted, SimulationWatch
+from fedoptima.trace.run_folder import RunFiles
 
 _POLL_INTERVAL = 0.1  # seconds between two reads of the pipe
 _REPORT = 0.25  # seconds between two reports of a run
@@ -173,7 +174,7 @@ def _do(order: Order, reporter: _Reporter) -> None:
 def _execute(order: Order, reporter: _Reporter) -> None:
     from fedoptima.experiments.simulation import resume, simulate
 
-    if (order.directory / "config.json").exists():
+    if RunFiles(order.directory).begun:
         resume(
             order.directory,
             checkpoint_every=order.checkpoint_every,

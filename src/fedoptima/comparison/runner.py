@@ -26,8 +26,8 @@ from fedoptima.comparison.spec import About, cores, describe, recipe_of
 from fedoptima.config.load import load_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.simulated_run import Interrupted
+from fedoptima.trace.run_folder import RunFiles
 
 
 def compare(
@@ -122,7 +122,7 @@ def _run_missing(
         )
         for method, seed in pairs
     }
-    finished = {pair for pair in pairs if RunDirectory(orders[pair].directory).summary.exists()}
+    finished = {pair for pair in pairs if RunFiles(orders[pair].directory).over}
     kept = [RunState(*pair, phase="done", share=1.0) for pair in pairs if pair in finished]
     states = run_all(
         [order for pair, order in orders.items() if pair not in finished],
@@ -143,7 +143,7 @@ def _run_missing(
 def _read(pair: tuple[str, int], directory: Path, error: str | None) -> Run:
     if error is not None:
         return Run(*pair, error=error)
-    return read_run(*pair, json.loads(RunDirectory(directory).summary.read_text()))
+    return read_run(*pair, json.loads(RunFiles(directory).summary.read_text()))
 
 
 def _write_result(comparison: Comparison, folder: Path) -> None:

@@ -58,7 +58,7 @@ def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None =
     async def find(request: Request) -> tuple[Watch | None, Wish, Response]:
         name = request.query_params.get("run", "")
         run = await asyncio.to_thread(runs.find, name)
-        wish = Wish.of(request.query_params, over=run is not None and run.over)
+        wish = Wish.of(request.query_params, over=run is not None and run.files.over)
         if run is None:
             return None, wish, PlainTextResponse("There is no such run.\n", 404)
         busy = PlainTextResponse("Too many runs are looked at; try again in a minute.\n", 503)

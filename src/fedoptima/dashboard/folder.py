@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.trace.reader import DEVICES
+from fedoptima.trace.run_folder import RunFiles
 
 MOST_RUNS = 300
 SILENT = 20.0  # seconds without a new record until a run is no longer said to be going on
@@ -28,19 +28,18 @@ class RunFolder:
     path: Path
 
     @property
-    def over(self) -> bool:
-        """A run with a summary is."""
-        return (self.path / "summary.json").is_file()
+    def files(self) -> RunFiles:
+        return RunFiles(self.path)
 
     @property
     def networked(self) -> bool:
-        return (self.path / DEVICES).is_dir()
+        return self.files.devices.is_dir()
 
     def changed(self) -> float:
         """When the run was last heard of, in seconds since 1970; 0: never."""
-        for name in ("trace.jsonl.gz", "config.json"):
+        for file in (self.files.trace, self.files.config):
             with suppress(OSError):
-                return (self.path / name).stat().st_mtime
+                return file.stat().st_mtime
         return 0.0
 
     def silent(self) -> float:
@@ -48,12 +47,12 @@ class RunFolder:
         return max(0.0, time.time() - changed) if (changed := self.changed()) else 0.0
 
     def recipe(self) -> Table:
-        recipe = _read(self.path / "config.json").get("recipe")
+        recipe = _read(self.files.config).get("recipe")
         return recipe if isinstance(recipe, dict) else {}
 
     def summary(self) -> Table:
         """What a list shows of it; all else is told by the trace."""
-        summary = _read(self.path / "summary.json")
+        summary = _read(self.files.summary)
         return {key: summary[key] for key in _SHOWN if key in summary}
 
 
@@ -69,7 +68,7 @@ class Runs:
     def at(cls, path: Path) -> Runs:
         if not path.is_dir():
             raise ConfigError(f"{path}: no such folder; name a run's, or one that holds runs")
-        return cls(path, single=(path / "config.json").is_file())
+        return cls(path, single=RunFiles(path).begun)
 
     def all(self) -> list[RunFolder]:
         """The newest first."""
@@ -99,7 +98,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
         return
     for entry in inside:
         path = Path(entry.path)
-        if (path / "config.json").is_file():
+        if RunFiles(path).begun:
             yield path
         elif depth > 1:
             yield from _below(path, depth - 1)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 
-from fedoptima.trace.reader import DEVICES
 from fedoptima.trace.record import Record
+from fedoptima.trace.run_folder import RunFiles
 from fedoptima.trace.tail import FileTail
 
 PATIENCE = 3.0  # seconds of a real run: devices hand their records over about every second
@@ -47,7 +47,7 @@ class Follower:
     def __init__(self, run: Path) -> None:
         self.newest = 0.0  # the time of the latest record read
         self.late = 0  # records that missed their place
-        self._run = run
+        self._files = RunFiles(run)
         self._sources: dict[str, _Source] = {}
         self._released = 0.0
 
@@ -66,7 +66,7 @@ class Follower:
     def ordered(self, *, settled: bool) -> Iterator[Record]:
         """What has its place now. ``settled``: nothing can come late any more."""
         # A simulation writes a single file, and there is no such folder.
-        hold_back = not settled and (self._run / DEVICES).is_dir()
+        hold_back = not settled and self._files.devices.is_dir()
         until = self.newest - PATIENCE if hold_back else self.newest
         # At equal times by name, the server's first, as `read_trace` has it.
         heads = [(s.waiting[0].at, name) for name, s in self._sources.items() if s.waiting]
@@ -89,7 +89,7 @@ class Follower:
 
     def _look_for_files(self) -> None:
         if "" not in self._sources:  # the server's: before any name
-            self._sources[""] = _Source(self._run / "trace.jsonl.gz")
-        for path in (self._run / DEVICES).glob("*.jsonl.gz"):
+            self._sources[""] = _Source(self._files.trace)
+        for path in self._files.device_traces():
             if path.name not in self._sources:
                 self._sources[path.name] = _Source(path)

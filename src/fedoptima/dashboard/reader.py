@@ -108,7 +108,7 @@ class RunReader:
         return False
 
     def _read(self) -> bool:
-        over = self._run.over  # asked before reading: what is read then is all there is
+        over = self._run.files.over  # asked before reading: what is read then is all there is
         settled = over or self._run.silent() > SILENT
         deadline = time.monotonic() + _AT_A_TIME
         while True:

@@ -1,14 +1,4 @@
-"""A run's folder: what is in it, and how to find or make one.
-
-config.json           the resolved recipe and the versions it ran with
-trace.jsonl.gz        everything that happened
-metrics.csv           one line an evaluation
-summary.json          the result, without weights
-model.safetensors     the trained model, both sides joined
-checkpoints/          to resume from after a kill; removed when the run is over
-devices/              over the network: what each device recorded
-logs/                 over the network: the logs of server and devices
-"""
+"""A run's folder: how to make one, open it, and leave the result in it."""
 
 from __future__ import annotations
 
@@ -32,21 +22,11 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.result import Result
+from fedoptima.trace.run_folder import RunFiles
 from fedoptima.version import __version__
 
 
-class RunDirectory:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / "config.json"
-        self.trace = path / "trace.jsonl.gz"
-        self.metrics = path / "metrics.csv"
-        self.summary = path / "summary.json"
-        self.model = path / "model.safetensors"
-        self.checkpoints = path / "checkpoints"
-        self.devices = path / "devices"
-        self.logs = path / "logs"
-
+class RunDirectory(RunFiles):
     @classmethod
     def create(cls, path: Path, recipe: Recipe, *, dry: bool) -> RunDirectory:
         cls.check_free(path)
@@ -63,7 +43,7 @@ class RunDirectory:
     @classmethod
     def check_free(cls, path: Path) -> None:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            over = cls(path).summary.exists()
+            over = cls(path).over
             way_out = "" if over else f", or resume it with --resume {path}"
             raise ConfigError(f"{path}: exists already; choose another folder (--out){way_out}")
 
@@ -71,7 +51,7 @@ class RunDirectory:
     def open(cls, path: Path) -> tuple[RunDirectory, Recipe, bool]:
         """A run that exists: its recipe, and whether it was dry."""
         run = cls(path)
-        if not run.config.is_file():
+        if not run.begun:
             raise ConfigError(f"{path}: no run is here (there is no {run.config.name})")
         try:
             config = json.loads(run.config.read_text())

@@ -111,7 +111,7 @@ def resume(
     What was given to `simulate` as Python objects has to be given again.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
-    if run.summary.exists():
+    if run.over:
         raise ConfigError(f"{run.path}: this run is over; its result is in {run.summary}")
     given = Given(model, _given_data(train, test, recipe.data.options), loss)
     if recipe.model.name == "custom" and model is None:

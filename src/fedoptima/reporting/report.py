@@ -21,10 +21,9 @@ from fedoptima.experiments.server_setup import expected_devices
 from fedoptima.experiments.setup import build_method
 from fedoptima.prediction.advice import Advice, advise
 from fedoptima.reporting.html import Page, plotly_source, render
-from fedoptima.trace.reader import DEVICES, read_header, read_trace
+from fedoptima.trace.reader import read_header, read_trace
+from fedoptima.trace.run_folder import RunFiles
 from fedoptima.version import __version__
-
-TRACE = "trace.jsonl.gz"
 
 Progress = Callable[[str, int], None]  # what is being done, and how many records so far
 
@@ -74,7 +73,7 @@ class _Source:
 
     @property
     def real(self) -> bool:
-        return (self.folder / DEVICES).is_dir()
+        return RunFiles(self.folder).devices.is_dir()
 
 
 def report(
@@ -126,12 +125,13 @@ def find_traces(runs: Sequence[str | Path]) -> list[Path]:
 def _traces_of(given: Path) -> list[Path]:
     if given.is_file():
         return [given]
-    if (given / TRACE).is_file():
-        return [given / TRACE]
+    trace = RunFiles(given).trace
+    if trace.is_file():
+        return [trace]
     inside = _compared(given)
     if not inside:
         raise ConfigError(
-            f"{given}: no run is here (there is no {TRACE}); give the folder of a run, of a "
+            f"{given}: no run is here (there is no {trace.name}); give the folder of a run, of a "
             "comparison, or a trace"
         )
     return inside
@@ -140,10 +140,12 @@ def _traces_of(given: Path) -> list[Path]:
 def _compared(folder: Path) -> list[Path]:
     """A comparison's runs, the methods in its order; of any other folder, what lies in it."""
     if not (folder / "comparison.json").is_file():
-        return sorted(folder.glob(f"*/{TRACE}"))
-    about = read_about(folder)
-    pairs = [(method, seed) for seed in about.seeds for method in about.methods]
-    traces = [folder / f"{method}-seed{seed}" / TRACE for method, seed in pairs]
+        runs = sorted(folder.glob("*/"))
+    else:
+        about = read_about(folder)
+        pairs = [(method, seed) for seed in about.seeds for method in about.methods]
+        runs = [folder / f"{method}-seed{seed}" for method, seed in pairs]
+    traces = [RunFiles(run).trace for run in runs]
     return [trace for trace in traces if trace.is_file()]
 
 

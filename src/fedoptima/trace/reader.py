@@ -11,11 +11,11 @@ from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.record import Record, time_of
+from fedoptima.trace.run_folder import RunFiles
 from fedoptima.trace.writer import SCHEMA, read_lines, read_records
 from fedoptima.version import __version__
 
 _READ = (1, SCHEMA)  # records are the same in both
-DEVICES = "devices"  # the folder, beside a real run's trace, with a file of each device
 
 
 def read_header(path: Path) -> dict[str, object]:
@@ -40,8 +40,8 @@ def read_trace(path: Path) -> Iterator[Record]:
 
 
 def _files(path: Path) -> list[Path]:
-    """A simulation's trace holds all nodes'; in a real run devices have files of their own."""
-    return [path, *sorted((path.parent / DEVICES).glob("*.jsonl.gz"))]
+    """A simulation's trace holds all nodes' records; over the network devices have their own."""
+    return [path, *RunFiles(path.parent).device_traces()]
 
 
 def _read_file(path: Path) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""Follows a run's traces while they are being written: each call gives what has been added.
+"""Follows a trace while it is being written: each call gives what has been added.
 
 A trace is a chain of gzip members, the last of them unfinished. A resumed run cuts its trace back
 and writes on; the tail notices that the file is not what it has read so far, and says so: begin
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.trace.reader import DEVICES
 from fedoptima.trace.record import Record
 
 _MOST = 5_000  # records in one call, about: a page must answer, however long the trace
@@ -75,21 +74,3 @@ class FileTail:
             del lines[0]
             self._header = False
         return [Record.from_line(line.decode()) for line in lines]
-
-
-class RunTail:
-    """The server's records and, in a real run, those of every device; each node's in order."""
-
-    def __init__(self, run: Path) -> None:
-        self._run = run
-        self._files: dict[Path, FileTail] = {}
-
-    def read(self) -> list[Record]:
-        """What all files have gained, by time. Raises `CutBack` where a new tail must begin."""
-        paths = [self._run / "trace.jsonl.gz", *sorted((self._run / DEVICES).glob("*.jsonl.gz"))]
-        records: list[Record] = []
-        for path in paths:
-            if path not in self._files:
-                self._files[path] = FileTail(path)
-            records += self._files[path].read()
-        return sorted(records, key=lambda record: record.at)

@@ -110,7 +110,7 @@ def replay(
 def _recorded_digest(run: RunDirectory, dry: bool) -> str:
     if dry:
         raise ConfigError(f"{run.path}: a dry run has no weights; replay it without --weights")
-    if not run.summary.exists():
+    if not run.over:
         raise ConfigError(
             f"{run.path}: this run has not come to its end, so there are no weights to compare "
             "with; replay it without --weights"

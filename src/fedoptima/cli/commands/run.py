@@ -94,7 +94,7 @@ def run(
                 "start another run without --resume"
             )
         folder, resolved, _ = RunDirectory.open(resumed)
-        if folder.summary.exists():
+        if folder.over:
             raise ConfigError(f"{resumed}: this run is over; its result is in {folder.summary}")
         result = _run(resolved, folder, tracking, dashboard, paced=paced, resume=True, quiet=quiet)
         show(result, as_json=as_json)
@@ -143,7 +143,7 @@ def _run(
         fleet = LocalFleet(
             recipe,
             paced,
-            states=folder.path / "states",
+            states=folder.states,
             logs=folder.logs,
             certificates={n: DeviceTLS(ca, pair.cert, pair.key) for n, pair in pairs.items()},
             work=device_process,

@@ -116,9 +116,9 @@ def _folder(
 
     if resume and path is None:
         raise ConfigError("--resume needs --run-dir: which run is to be resumed?")
-    if resume and path is not None and (path / "config.json").is_file():
+    if resume and path is not None and RunDirectory(path).begun:
         directory, kept, _ = RunDirectory.open(path)
-        if directory.summary.exists():
+        if directory.over:
             raise ConfigError(f"{path}: this run is over; its result is in {directory.summary}")
         changed = recipe is not None and not _same(recipe, kept)
         if changed:

@@ -26,6 +26,7 @@ from fedoptima.cli.tracking_options import (
 from fedoptima.cli.views.outcome import show_result
 from fedoptima.cli.views.progress import view_of
 from fedoptima.core.errors import ConfigError
+from fedoptima.trace.run_folder import RunFiles
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
@@ -148,7 +149,7 @@ def _watched(
             tracked.finish(result)
             return result
     except (Interrupted, KeyboardInterrupt) as stop:
-        begun = (folder / "config.json").exists()
+        begun = RunFiles(folder).begun
         again = f"; resume with: fedoptima simulate --resume {shlex.quote(str(folder))}"
         stderr().print(f"stopped{again if begun else ''}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop

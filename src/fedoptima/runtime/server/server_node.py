@@ -35,6 +35,7 @@ from fedoptima.runtime.server.checkpointer import Keeper
 from fedoptima.runtime.server.rejoin import Homecoming
 from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.trace.device_trace import DeviceTrace
+from fedoptima.trace.run_folder import device_trace
 
 LinesObserver = Callable[[Sequence[str]], None]
 
@@ -138,7 +139,7 @@ class ServerNode(Node):
         if self._device_traces is None:
             return None
         if device not in self._traces:
-            self._traces[device] = DeviceTrace(self._device_traces / f"{device}.jsonl.gz")
+            self._traces[device] = DeviceTrace(device_trace(self._device_traces, device))
         return self._traces[device]
 
     def take_records(self, session: Session, first: int, lines: Sequence[str]) -> int:

@@ -1,0 +1,54 @@
+"""The files of a run's folder: their names, and nothing about what is in them.
+
+config.json           the description of the run: see `trace.description`
+trace.jsonl.gz        everything that happened
+metrics.csv           one line an evaluation
+summary.json          the result, without weights
+model.safetensors     the trained model, both sides joined
+checkpoints/          to resume from after a kill; removed when the run is over
+devices/              over the network: what each device recorded
+logs/                 over the network: the logs of server and devices
+states/               devices that run on this machine: what they keep across processes
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_TRACE = ".jsonl.gz"
+
+
+class RunFiles:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.trace = path / f"trace{_TRACE}"
+        self.metrics = path / "metrics.csv"
+        self.summary = path / "summary.json"
+        self.model = path / "model.safetensors"
+        self.checkpoints = path / "checkpoints"
+        self.devices = path / "devices"
+        self.logs = path / "logs"
+        self.server_log = self.logs / "server.log"
+        self.states = path / "states"
+
+    @property
+    def begun(self) -> bool:
+        return self.config.is_file()
+
+    @property
+    def over(self) -> bool:
+        return self.summary.is_file()
+
+    def device_traces(self) -> list[Path]:
+        """Of all devices that have recorded something; a simulation has none."""
+        return sorted(self.devices.glob(f"*{_TRACE}"))
+
+    def traces(self) -> list[Path]:
+        """A simulation's trace holds all nodes' records; over the network each has its own."""
+        return [self.trace, *self.device_traces()]
+
+
+def device_trace(folder: Path, device: str) -> Path:
+    """In the folder of the devices' traces."""
+    return folder / f"{device}{_TRACE}"
