@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from fedoptima.core.effects import Note
+from fedoptima.core.errors import InvariantBroken, Stalled, TrainingDiverged
 from fedoptima.core.events import Connected, Received
 from fedoptima.core.jobs import FullStep, Merge
 from fedoptima.core.messages import ActivationBatch, Join
@@ -85,6 +88,52 @@ def test_a_run_in_the_unstable_environment_ends_and_is_the_same_again() -> None:
         second.run()
         assert first.digest == second.digest
         assert len(first.sent(Join)) > 8, f"{name}: hardly anybody came back"
+
+
+def first_seen(run: World, device: NodeId, after: float = 0.0) -> float:
+    """When the device was first told something, at or after the given time."""
+    return next(r.at for r in run.records if r.node == device and r.at >= after)
+
+
+def test_churn_does_not_bring_a_device_before_it_is_to_join() -> None:
+    run = World(
+        Description(
+            fedasync(),
+            [Device(), Device(joins_at=50.0)],
+            stop=StopRule(hours=100.0 / 3600),
+            churn=Churn(3, 5.0, 0.1, 500.0, 5000.0),
+        )
+    )
+    run.run()
+    assert first_seen(run, D1) == 50.0
+
+
+def test_churn_does_not_bring_back_a_device_that_the_script_sent_away() -> None:
+    run = World(
+        Description(
+            fedasync(),
+            [Device(), Device()],
+            stop=StopRule(hours=100.0 / 3600),
+            changes=[Change(12.0, D1, "leave"), Change(60.0, D1, "return")],
+            churn=Churn(3, 5.0, 0.1, 500.0, 5000.0),
+        )
+    )
+    run.run()
+    assert first_seen(run, D1, after=12.1) == 60.0
+
+
+def test_churn_ends_with_the_last_device() -> None:
+    run = World(
+        Description(
+            fedasync(),
+            [Device()],
+            stop=StopRule(rounds=1000),
+            changes=[Change(12.0, D0, "leave")],
+            churn=Churn(3, 5.0, 0.1, 500.0, 5000.0),
+        )
+    )
+    with pytest.raises(Stalled, match="left for good"):
+        run.run()
 
 
 # ---- scripted changes --------------------------------------------------------------------------
@@ -218,12 +267,69 @@ def test_a_peer_that_breaks_the_protocol_is_dropped_by_name_and_the_run_goes_on(
 
 
 def test_a_diverged_device_ends_the_run_or_leaves_it() -> None:
-    fleet = [Device(), Device(2.0, diverges_at=3)]
+    fleet = [Device(), Device(2.0, error=TrainingDiverged("the loss is not finite"), fails_at=3)]
     strict = World(Description(fedasync(), fleet)).run()
     assert strict.failed
-    assert strict.reason == "d1: the loss is not a number in step 3"
+    assert strict.reason == "d1: the loss is not finite"
     tolerant = World(Description(fedasync(), fleet, drop_diverged=True))
     assert tolerant.run().reason == "3 rounds done"
     (failed,) = (r.at for r in tolerant.records if r.node == SERVER and "Failed" in str(r.event))
     later = [r for r in tolerant.records if r.at > failed]
     assert {r.node for r in later} == {SERVER, D0}
+
+
+REFUSED = ValueError("expected more than 1 value per channel")
+
+
+def test_a_job_that_fails_takes_its_device_out_and_the_run_goes_on() -> None:
+    run = World(Description(fedasync(), [Device(), Device(error=REFUSED, fails_at=3)]))
+    assert run.run().reason == "3 rounds done"
+    (note,) = run.notes("device failed")
+    assert note == Note("device failed", D1, f"ValueError: {REFUSED}")
+    assert not run.simulation.devices[D1].connected
+
+
+def test_churn_does_not_bring_back_a_device_that_has_failed() -> None:
+    run = World(
+        Description(
+            fedasync(),
+            [Device(), Device(error=REFUSED, fails_at=3)],
+            stop=StopRule(hours=100.0 / 3600),
+            churn=Churn(3, 5.0, 0.2, 500.0, 5000.0),
+        )
+    )
+    run.run()
+    assert len(run.notes("device failed")) == 1
+
+
+def test_a_device_that_has_failed_can_be_started_again() -> None:
+    run = World(
+        Description(
+            fedasync(),
+            [Device(), Device(error=REFUSED, fails_at=3)],
+            stop=StopRule(hours=100.0 / 3600),
+            changes=[Change(60.0, D1, "return")],
+        )
+    )
+    run.run()
+    assert first_seen(run, D1, after=50.0) == 60.0
+    assert len(run.notes("device failed")) == 2
+
+
+def test_a_run_whose_devices_have_all_failed_says_why() -> None:
+    run = World(Description(fedasync(), [Device(error=REFUSED), Device(error=REFUSED)]))
+    with pytest.raises(Stalled, match=r"d0: ValueError: expected more than 1 .*d1: ValueError"):
+        run.run()
+
+
+def test_a_job_that_fails_on_the_server_ends_the_run_with_its_message() -> None:
+    run = World(Description(fedasync(), merge_error=ValueError("no such tensor")))
+    outcome = run.run()
+    assert outcome.failed
+    assert outcome.reason == "ValueError: no such tensor"
+
+
+def test_a_bug_of_our_own_in_a_job_stops_the_run() -> None:
+    run = World(Description(fedasync(), [Device(), Device(error=InvariantBroken("a bug"))]))
+    with pytest.raises(InvariantBroken, match="a bug"):
+        run.run()

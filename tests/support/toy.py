@@ -42,11 +42,12 @@ def number(payload: Payload) -> float:
 
 
 class ToyDevice:
-    """Pulls its weight towards ``target``; from step ``diverges_at`` on the loss is no number."""
+    """Pulls its weight towards ``target``; the step ``fails_at`` raises ``error``."""
 
-    def __init__(self, target: float, diverges_at: int | None = None) -> None:
+    def __init__(self, target: float, *, error: Exception | None = None, fails_at: int = 0) -> None:
         self._target = target
-        self._diverges_at = diverges_at
+        self._error = error
+        self._fails_at = fails_at
         self.reset()
 
     def reset(self) -> None:
@@ -91,8 +92,8 @@ class ToyDevice:
         raise AssertionError(f"not a device's job: {job}")
 
     def _train(self, seq: int, slope: float, samples: int, result: PayloadId) -> Outcome:
-        if self._diverges_at is not None and seq >= self._diverges_at:
-            raise TrainingDiverged(f"the loss is not a number in step {seq}")
+        if self._error is not None and seq >= self._fails_at:
+            raise self._error
         assert self._weight is not None
         self._weight -= 0.1 * slope + 0.001 * (seq % 7)
         return Outcome(Payload(result, 0), samples)
@@ -106,9 +107,11 @@ class ToyServer:
         dry: bool = False,
         rises: bool = True,
         diverges_at: int | None = None,
+        error: Exception | None = None,
     ) -> None:
         self._per_device = per_device
-        self._diverges_at = diverges_at  # the evaluation that finds no number
+        self._diverges_at = diverges_at  # the evaluation that finds a loss that is not finite
+        self._error = error  # raised by every merge
         self._dry = dry
         self._rises = rises  # does the accuracy get better with training?
         self.weight = 0.0
@@ -146,6 +149,8 @@ class ToyServer:
 
     def _merge(self, job: Merge) -> None:
         assert [part.device for part in job.parts] == sorted(part.device for part in job.parts)
+        if self._error is not None:
+            raise self._error
         self._merges += 1
         step = sum(part.weight * number(part.data) for part in job.parts)
         rate = job.server_optimizer.learning_rate if job.server_optimizer else 1.0

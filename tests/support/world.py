@@ -48,7 +48,8 @@ class Device:
     latency: float = 0.0
     samples: int = 8
     joins_at: float = 0.0
-    diverges_at: int | None = None
+    error: Exception | None = None  # raised by its training from step `fails_at` on
+    fails_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Description:
     drop_diverged: bool = False
     accuracy_rises: bool = True
     evaluation_diverges_at: int | None = None
+    merge_error: Exception | None = None
     dry: bool = False
     cap: int | None = None  # what the watch holds the method to
     credit_timeout: float | None = None
@@ -96,12 +98,13 @@ class World:
             dry=description.dry,
             rises=description.accuracy_rises,
             diverges_at=description.evaluation_diverges_at,
+            error=description.merge_error,
         )
         self.simulation = Simulation(
             ServerCore(description.method, settings),
             {name: _sim_device(device) for name, device in devices.items()},
             engines={
-                name: ToyDevice(float(i), device.diverges_at)
+                name: ToyDevice(float(i), error=device.error, fails_at=device.fails_at)
                 for i, (name, device) in enumerate(devices.items())
             },
             server_engine=self.engine,

@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 
 from fedoptima.core import effects, events
+from fedoptima.core.errors import TrainingDiverged
 from fedoptima.core.jobs import FullStep
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId, Payload, PayloadId
@@ -20,7 +21,7 @@ def eventful(method: str, *, diverges: bool = False, unmeasurable: bool = False)
     fleet = [
         Device(),
         Device(2.0, 1064.0),
-        Device(8.0, diverges_at=12 if diverges else None),
+        Device(8.0, error=TrainingDiverged("not finite") if diverges else None, fails_at=12),
         Device(4.0, joins_at=4.0),
     ]
     description = Description(

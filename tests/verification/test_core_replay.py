@@ -8,6 +8,7 @@ import pytest
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Halt, Note, Run, Send
+from fedoptima.core.errors import TrainingDiverged
 from fedoptima.core.events import Event, JobDone, JobFailed, Received
 from fedoptima.core.jobs import ServerStep
 from fedoptima.core.messages import (
@@ -77,7 +78,9 @@ def test_every_beginning_of_a_run_replays(name: str) -> None:
 
 
 def test_a_run_that_diverges_replays() -> None:
-    story = world("fl", devices=(Device(diverges_at=3), Device()))
+    story = world(
+        "fl", devices=(Device(error=TrainingDiverged("not finite"), fails_at=3), Device())
+    )
     assert story.run().failed
     assert any(isinstance(record.event, JobFailed) for record in story.records)
     settings = story.server._settings

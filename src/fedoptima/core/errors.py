@@ -11,8 +11,12 @@ class ConfigError(FedOptimaError):
     """The user's input cannot work. The message names the place, the value and the way out."""
 
 
-class TrainingDiverged(FedOptimaError):
-    """A loss stopped being a finite number. The run ends; what was recorded is kept."""
+class RunFailed(FedOptimaError):
+    """A run ended with an error. What was recorded is kept."""
+
+
+class TrainingDiverged(RunFailed):
+    """A loss stopped being a finite number."""
 
 
 class Stalled(FedOptimaError):
@@ -25,3 +29,19 @@ class ProtocolViolation(FedOptimaError):
 
 class InvariantBroken(FedOptimaError):
     """A bug in this package. The driver stops the run and saves the trace."""
+
+
+def describe(error: Exception) -> str:
+    """Our own errors say what happened; of others the type is needed, too."""
+    return str(error) if isinstance(error, FedOptimaError) else f"{type(error).__name__}: {error}"
+
+
+def run_failed(reason: str, cause: Exception | None) -> FedOptimaError:
+    """What to raise when a run has ended with ``reason``.
+
+    ``cause``: what the server's job raised; None if it was not a job of the server that failed.
+    """
+    if isinstance(cause, ConfigError):
+        return ConfigError(reason)
+    diverged = cause is None or isinstance(cause, TrainingDiverged)
+    return TrainingDiverged(reason) if diverged else RunFailed(reason)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedoptima.core.effects import Effect
-from fedoptima.core.events import Event, JobDone
+from fedoptima.core.errors import TrainingDiverged, describe
+from fedoptima.core.events import Event, JobDone, JobFailed
 from fedoptima.core.jobs import Job
 from fedoptima.core.types import Payload, PayloadId
 
@@ -36,6 +37,10 @@ class Outcome:
         return JobDone(
             ticket, job, self.result, self.samples, text=self.text, micro_batches=self.micro_batches
         )
+
+
+def job_failed(ticket: int, job: Job, error: Exception) -> JobFailed:
+    return JobFailed(ticket, job, describe(error), diverged=isinstance(error, TrainingDiverged))
 
 
 class ComputeEngine(Protocol):

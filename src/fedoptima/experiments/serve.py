@@ -14,7 +14,7 @@ from fedoptima.analysis.accounts import summarise
 from fedoptima.analysis.live_accounts import LiveAccounts
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.effects import Halt
-from fedoptima.core.errors import ConfigError, TrainingDiverged
+from fedoptima.core.errors import ConfigError, run_failed
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.result import Result
@@ -260,7 +260,9 @@ class _ServerRun:
         if halt.reason == INTERRUPTED:
             raise Interrupted(f"stopped at {self._clock():.1f} s of the run")
         if halt.failed:
-            raise TrainingDiverged(f"{halt.reason} (the trace is in {directory.trace})")
+            failure = self._node.failure
+            reason = f"{halt.reason} (the trace is in {directory.trace})"
+            raise run_failed(reason, failure) from failure
         weights = engine.export()
         result = Result(
             name=recipe.name,

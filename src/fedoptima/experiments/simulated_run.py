@@ -15,7 +15,7 @@ from torch import Tensor
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.usage import UsageAccount
-from fedoptima.core.errors import ConfigError, FedOptimaError, TrainingDiverged
+from fedoptima.core.errors import ConfigError, FedOptimaError, run_failed
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.result import Result
@@ -117,7 +117,8 @@ class _Run:
         finally:
             self._trace.close()  # also when the run fails: the trace says what led to it
         if simulation.outcome.failed:
-            raise TrainingDiverged(self._explain(simulation.outcome.reason))
+            reason, failure = self._explain(simulation.outcome.reason), simulation.failure
+            raise run_failed(reason, failure) from failure
         return self._finish(simulation.outcome.reason)
 
     def _record(self, record: Record) -> None:

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
-from fedoptima.core.errors import FedOptimaError, ProtocolViolation, TrainingDiverged
-from fedoptima.core.events import Event, JobFailed, Received, TimerFired
-from fedoptima.core.machine import ComputeEngine, Machine, Outcome
+from fedoptima.core.errors import FedOptimaError, ProtocolViolation
+from fedoptima.core.events import Event, Received, TimerFired
+from fedoptima.core.machine import ComputeEngine, Machine, Outcome, job_failed
 from fedoptima.core.types import NodeId, payload_id
 from fedoptima.runtime.compute import Compute
 from fedoptima.trace.record import Record, RecordObserver
@@ -37,6 +37,7 @@ class Node:
         self.clock = clock
         self.log = log
         self.observers: list[RecordObserver] = []
+        self.failure: Exception | None = None  # what a job raised
         self.outcome: asyncio.Future[Halt] = asyncio.get_running_loop().create_future()
         self._compute = compute
         self._incarnation = incarnation
@@ -124,8 +125,8 @@ class Node:
         def failed(error: Exception) -> None:
             self._working = False
             self.log.error("%s failed: %s", type(job).__name__, error, exc_info=_trace_of(error))
-            diverged = isinstance(error, TrainingDiverged)
-            self.tell(JobFailed(ticket, job, in_words(error), diverged=diverged))
+            self.failure = error
+            self.tell(job_failed(ticket, job, error))
 
         self._compute.submit(lambda: self.engine.execute(job, result), done, failed)
 
@@ -153,7 +154,3 @@ class Node:
 def _trace_of(error: Exception) -> Exception | None:
     """Only a bug needs its traceback; the others are explained by their messages."""
     return None if isinstance(error, FedOptimaError) else error
-
-
-def in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, FedOptimaError) else f"{type(error).__name__}: {error}"

@@ -23,13 +23,13 @@ from fedoptima.core.events import (
     Evaluated,
     EvaluationFailed,
     Event,
-    JobFailed,
     Metrics,
     Received,
     TimerFired,
 )
 from fedoptima.core.jobs import Job
-from fedoptima.core.machine import ComputeEngine
+from fedoptima.core.machine import ComputeEngine, job_failed
+from fedoptima.core.messages import Failed
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, payload_id
 from fedoptima.sim import delivery
@@ -78,6 +78,7 @@ class Simulation:
     ) -> None:
         self.state = SimState(SimServer(server), dict(devices))
         self.outcome: Halt | None = None
+        self.failure: Exception | None = None  # what the server's job raised
         self._churn = churn
         self._engines = engines
         self._server_engine = server_engine
@@ -127,8 +128,15 @@ class Simulation:
 
     def _who_is_left(self) -> str:
         away = sorted(name for name, device in self.devices.items() if not device.connected)
+        troubles = [f"{name}: {d.trouble}" for name, d in self.devices.items() if d.trouble]
+        if len(troubles) == len(self.devices):
+            return f"every device has failed or was dropped: {_first_of(troubles)}"
         if len(away) == len(self.devices):
-            return "every device has left for good; let some of them return, or end the run earlier"
+            why = f" ({_first_of(troubles)})" if troubles else ""
+            return (
+                f"every device has left for good{why}; let some of them return, or end the run "
+                "earlier"
+            )
         hung = sorted(name for name, device in self.devices.items() if device.hung)
         return (
             f"hung: {', '.join(hung) or 'none'}; away: {', '.join(away) or 'none'}; "
@@ -194,7 +202,9 @@ class Simulation:
                 self._at(max(at, self.now), TimerDue(key, number))
             case Halt() if node == SERVER:
                 self.outcome = effect
-            case Halt() | Note():
+            case Halt(reason):
+                self._end_process(node, reason)
+            case Note():
                 pass
 
     def _evaluate(self, index: int) -> EvaluationDue:
@@ -226,8 +236,12 @@ class Simulation:
         job, owner.job = owner.job[1], None
         try:
             outcome = engine.execute(job, payload_id(node, incarnation, ticket))
-        except TrainingDiverged as error:
-            self._tell(node, JobFailed(ticket, job, str(error), diverged=True))
+        except InvariantBroken:
+            raise
+        except Exception as error:  # whatever it is, it is over for this node and not for others
+            if node == SERVER:
+                self.failure = error
+            self._tell(node, job_failed(ticket, job, error))
             return
         self._tell(node, outcome.event(ticket, job))
 
@@ -237,6 +251,8 @@ class Simulation:
             return
         if arrived.upward:
             self._tell(SERVER, Received(name, envelope.session, envelope.message))
+            if isinstance(envelope.message, Failed):  # the last thing that a device says
+                self._disconnect(name)
         elif not self.devices[name].hung:
             self._tell(name, Received(SERVER, envelope.session, envelope.message))
 
@@ -247,8 +263,7 @@ class Simulation:
         device = self.devices[name]
         match change.kind:
             case "leave":
-                device.present = False
-                device.job = None
+                self._end_process(name)
                 self._disconnect(name)
             case "return":
                 if not device.present:
@@ -265,12 +280,26 @@ class Simulation:
                 delivery.change_bandwidth(self.state, name, change.bytes_per_second)
 
     def _churn_due(self, tick: int) -> None:
+        """Churn is about devices that take part: those to come later, or sent away, do not."""
         if self._churn is None:
             return
-        present = {name: device.present for name, device in self.devices.items()}
+        present = {
+            name: device.present
+            for name, device in self.devices.items()
+            if device.present or device.away_by_churn
+        }
         for change in self._churn.changes(tick, present):
             self._apply(change)
-        self._at((tick + 1) * self._churn.every, ChurnDue(tick + 1))
+            if change.kind == "leave":
+                self.devices[change.device].away_by_churn = True
+        if present or self.state.kernel.holds(Change):
+            self._at((tick + 1) * self._churn.every, ChurnDue(tick + 1))
+
+    def _end_process(self, name: NodeId, trouble: str = "") -> None:
+        device = self.devices[name]
+        device.present = device.away_by_churn = False
+        device.job = None
+        device.trouble = trouble
 
     def _start_process(self, name: NodeId) -> None:
         """A process that starts again keeps only its numbers of incarnation and step."""
@@ -279,8 +308,9 @@ class Simulation:
             device.machine = device.machine.restarted()
             self._engines[name].reset()
         device.present = True
-        device.hung = False
+        device.hung = device.away_by_churn = False
         device.job = None
+        device.trouble = ""
 
     def _connect(self, name: NodeId) -> None:
         device = self.devices[name]
@@ -300,3 +330,8 @@ class Simulation:
         self._tell(SERVER, Disconnected(name, device.session))
         if device.present and not device.hung:
             self._tell(name, Disconnected(SERVER, device.session))
+
+
+def _first_of(troubles: Sequence[str]) -> str:
+    more = f"; and {len(troubles) - 3} more" if len(troubles) > 3 else ""
+    return "; ".join(troubles[:3]) + more

@@ -28,3 +28,7 @@ class EventKernel:
             return None
         self.now, _, item = heappop(self._heap)
         return item
+
+    def holds(self, kind: type) -> bool:
+        """Is something of this kind still to come?"""
+        return any(isinstance(item, kind) for _, _, item in self._heap)

@@ -69,6 +69,8 @@ class SimDevice:
         self.session = 0
         self.connected = False
         self.present = True  # its process is running
+        self.away_by_churn = False  # churn ended its process, and may start it again
+        self.trouble = ""  # the error that took it out of the run
         self.hung = False
         self.job: tuple[int, Job] | None = None
 

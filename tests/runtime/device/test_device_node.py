@@ -12,11 +12,13 @@ from typing import TypeVar
 import pytest
 
 from fedoptima.core.device import DeviceCore
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.effects import Halt
+from fedoptima.core.errors import ConfigError, TrainingDiverged
 from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received
 from fedoptima.core.jobs import Forward, FullStep
 from fedoptima.core.messages import (
     Assignment,
+    Failed,
     Join,
     Message,
     ModelUpdate,
@@ -202,16 +204,24 @@ def test_a_server_that_breaks_the_protocol_is_left_and_the_work_goes_on(tmp_path
     asyncio.run(story())
 
 
-def test_a_job_that_fails_ends_the_device_and_the_server_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TrainingDiverged("the loss is not finite"), "the loss is not finite"),
+        (ValueError("too few samples"), "ValueError: too few samples"),
+    ],
+)
+def test_a_job_that_fails_ends_the_device_and_the_server_is_told(
+    error: Exception, said: str, tmp_path: Path
+) -> None:
     async def story() -> None:
         stage, link = Stage(tmp_path), Line(1)
-        stage.gate.around(Engine(target=1.0, diverges_at=1))
+        stage.gate.around(Engine(target=1.0, error=error, fails_at=1))
         stage.begin(link)
         await stage.until(stage.node.outcome.done)
         halt = stage.node.outcome.result()
-        assert (halt.reason, halt.failed) == ("the loss is not a number in step 1", True)
-        (failed,) = link.sent[1:]
-        assert failed.diverged  # type: ignore[union-attr]
+        assert halt == Halt(said, failed=True)
+        assert link.sent[1:] == [Failed(said, isinstance(error, TrainingDiverged))]
         stage.compute.close()
 
     asyncio.run(story())

@@ -13,7 +13,7 @@ import grpc
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt
-from fedoptima.core.errors import FedOptimaError
+from fedoptima.core.errors import FedOptimaError, describe
 from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import prepare_thread
 from fedoptima.runtime.address import Address
@@ -24,7 +24,6 @@ from fedoptima.runtime.device.connection import ConnectionLost, DeviceLink
 from fedoptima.runtime.device.device_node import DeviceNode, NetworkDeviceEngine
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.device.telemetry import Telemetry
-from fedoptima.runtime.node import in_words
 from fedoptima.runtime.operator_log import DeviceLog
 from fedoptima.runtime.security.tls import DeviceTLS
 from fedoptima.runtime.security.tls_diagnosis import diagnose
@@ -184,7 +183,7 @@ class Device:
         try:
             workplace, compute, speed = await self._prepare(welcome.recipe)
         except Exception as error:
-            await link.give_up(in_words(error))
+            await link.give_up(describe(error))
             raise
         uplink = self._pace.up or await link.measure_uplink()
         life = self._state.begin_life(welcome.run, records=welcome.records)
