@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedoptima.analysis.spans import Span, SpanAccount
 from fedoptima.analysis.usage import Usage, UsageAccount
 from fedoptima.core.effects import Effect, Halt, Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received
@@ -90,6 +91,25 @@ def works(begin: float, end: float, node: NodeId, job: Job | None = None) -> lis
 
 def loads(begin: float, end: float, node: NodeId) -> list[Record]:
     return works(begin, end, node, LoadModel(DATA, 0.0))
+
+
+class SpanReader:
+    """A span account and the usage account that it reads, fed together."""
+
+    def __init__(self) -> None:
+        self.usage = UsageAccount()
+        self._spans = SpanAccount(self.usage)
+
+    @property
+    def now(self) -> float:
+        return self._spans.now
+
+    def observe(self, record: Record) -> list[Span]:
+        self.usage.observe(record)
+        return self._spans.observe(record)
+
+    def finish(self) -> list[Span]:
+        return self._spans.finish()
 
 
 def usage(records: Sequence[Record]) -> dict[NodeId, Usage]:

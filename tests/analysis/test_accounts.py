@@ -61,7 +61,7 @@ class Audit(World):
             self._compare()
 
     def _compare(self) -> None:
-        held, scheduler = self.accounts._holdings, self.server.training.scheduler
+        held, scheduler = self.accounts.server_state, self.server.training.scheduler
         assert held.waiting == scheduler.buffered
         assert held.waiting_bytes == scheduler.buffered * ACTIVATION_BYTES
         assert held.step_bytes == self._stepping

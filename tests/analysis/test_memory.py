@@ -10,7 +10,7 @@ from fedoptima.analysis.memory import (
     memory_of_copies,
     memory_of_shared,
 )
-from fedoptima.analysis.server_state import Holdings
+from fedoptima.analysis.server_state import ServerState
 from fedoptima.core.effects import Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
 from fedoptima.core.jobs import CloseCopy, OpenCopy
@@ -42,13 +42,13 @@ class Server:
     """Both accounts, fed record by record."""
 
     def __init__(self) -> None:
-        self.holdings = Holdings()
-        self.account = MemoryAccount(self.holdings)
+        self.state = ServerState()
+        self.account = MemoryAccount(self.state)
         self.tell(*joins(0.0, A, B), planned(0.0, blocks=(10, 20, 30), split=1))
 
     def tell(self, *records: Record) -> Server:
         for record in records:
-            self.holdings.observe(record)
+            self.state.observe(record)
             self.account.observe(record)
         return self
 
@@ -111,7 +111,7 @@ def test_a_connection_that_ended_long_ago_takes_nothing_with_it(server: Server) 
     assert server.now == BASE  # a batch of a dead session is not taken
     server.tell(*joins(2.0, A)[1:])
     server.tell(told(3.0, SERVER, Disconnected(A, 1)))
-    assert server.holdings.samples[A] == 8
+    assert server.state.samples[A] == 8
 
 
 def test_what_a_failed_device_still_sends_is_not_held(server: Server) -> None:
@@ -188,10 +188,10 @@ def test_the_formulas_stand_beside_what_was_measured(server: Server) -> None:
 
 
 def test_without_a_server_side_there_is_no_formula() -> None:
-    holdings = Holdings()
-    account = MemoryAccount(holdings)
+    state = ServerState()
+    account = MemoryAccount(state)
     for record in (*joins(0.0, A), planned(0.0, blocks=(10, 20), split=2)):
-        holdings.observe(record)
+        state.observe(record)
         account.observe(record)
     memory = account.memory()
     assert (memory.formula_copies, memory.formula_shared) == (0, 0)
@@ -199,10 +199,10 @@ def test_without_a_server_side_there_is_no_formula() -> None:
 
 
 def test_what_comes_before_the_plan_is_not_held() -> None:
-    holdings = Holdings()
+    state = ServerState()
     for record in (*joins(0.0, A), batch(0.0, A, 0, 200), update(0.0, A, "u")):
-        holdings.observe(record)
-    assert (holdings.waiting_bytes, holdings.update_bytes) == (0, 0)
+        state.observe(record)
+    assert (state.waiting_bytes, state.update_bytes) == (0, 0)
 
 
 def test_a_devices_own_records_say_nothing_about_the_server(server: Server) -> None:

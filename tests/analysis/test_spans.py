@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedoptima.analysis.spans import Kind, Span, SpanAccount
+from fedoptima.analysis.spans import Kind, Span
 from fedoptima.analysis.usage import Usage, UsageAccount
 from fedoptima.core.effects import Halt, Run, Send
 from fedoptima.core.events import Received, TimerFired
@@ -30,6 +30,7 @@ from tests.analysis.stories import (
     DATA,
     A,
     B,
+    SpanReader,
     answers,
     blob,
     connects,
@@ -56,7 +57,7 @@ TRANSFERS = (Kind.SEND, Kind.RECEIVE)
 
 
 def spans_of(records: Sequence[Record]) -> list[Span]:
-    account = SpanAccount()
+    account = SpanReader()
     found = [span for record in _by_time(records) for span in account.observe(record)]
     return found + account.finish()
 
@@ -182,7 +183,7 @@ def test_start_up_has_no_spans_but_transfers() -> None:
 
 
 def test_a_wait_is_told_once_its_reason_is_known() -> None:
-    merge, account = merge_of(A, B), SpanAccount()
+    merge, account = merge_of(A, B), SpanReader()
     known = [*start(), *works(7.0, 9.0, A), hands_in(9.5, A), *works(7.0, 15.0, B)]
     for record in _by_time([*known, hands_in(15.0, B)]):
         account.observe(record)
@@ -216,7 +217,7 @@ def test_an_update_that_arrives_before_its_device_is_done_by_its_clock() -> None
 
 
 def test_nothing_is_told_after_the_end() -> None:
-    account = SpanAccount()
+    account = SpanReader()
     mail = sends(8.0, SERVER, A, TurnOn())
     for record in [*_by_time(start()), starts(7.0, A, merge_of(A)), mail, halts(9.0)]:
         account.observe(record)
@@ -324,7 +325,7 @@ def test_what_is_in_flight_is_open() -> None:
 
 
 def test_receipts_of_unknown_sendings_do_not_pile_up() -> None:
-    account = SpanAccount()
+    account = SpanReader()
     for number in range(1000):
         assert account.observe(gets(float(number), SERVER, A, batch(number))) == []
     assert account.observe(sends(1000.0, A, SERVER, batch(0))) == []  # long forgotten
@@ -362,12 +363,13 @@ def assert_covers(spans: Sequence[Span]) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_spans_sum_to_the_usage_at_any_moment_whatever_happens(method: str) -> None:
-    spans_account, usage_account, found = SpanAccount(), UsageAccount(), []
+    account, alone, found = SpanReader(), UsageAccount(), []
     for record in trace_of(method):  # with cuts, a hang, leaving and returning
-        found += spans_account.observe(record)
-        usage_account.observe(record)
-        so_far = found + spans_account.finish()
-        assert_adds_up(so_far, dict(usage_account.usage()))
+        found += account.observe(record)
+        alone.observe(record)
+        so_far = found + account.finish()
+        assert_adds_up(so_far, dict(account.usage.usage()))
+        assert account.usage.usage() == alone.usage(), "spans must not change the sums"
     assert_covers(so_far)
     kinds = {span.kind for span in found}
     assert {Kind.TRAIN, Kind.MERGE, Kind.SEND, Kind.RECEIVE, Kind.IDLE_1, Kind.AWAY} <= kinds
@@ -392,7 +394,7 @@ def test_spans_sum_to_the_usage_whatever_the_fleet_the_method_and_its_luck(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_message_that_arrived_is_a_transfer(method: str) -> None:
-    account, found, received = SpanAccount(), [], 0
+    account, found, received = SpanReader(), [], 0
     for record in trace_of(method):
         found += account.observe(record)
         received += isinstance(record.event, Received)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedoptima.analysis.server_state import Holdings
+from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.staleness import DeviceStaleness, Staleness, StalenessAccount
 from fedoptima.core.effects import Run
 from fedoptima.core.jobs import Merge
@@ -25,10 +25,10 @@ from tests.analysis.stories import (
 
 
 def staleness(*records: Record) -> Staleness:
-    holdings = Holdings()
-    account = StalenessAccount(holdings)
+    state = ServerState()
+    account = StalenessAccount(state)
     for record in (*joins(0.0, A, B), planned(0.0), *records):
-        holdings.observe(record)
+        state.observe(record)
         account.observe(record)
     return account.staleness()
 

@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedoptima.analysis.bins import FoldingBins, Overlaps, RecentBins
-from fedoptima.analysis.spans import Kind, Span, SpanAccount
+from fedoptima.analysis.spans import Kind, Span
 from fedoptima.analysis.timeline import BINS, MOST_EXACT, Timeline, TimelineAccount
+from fedoptima.analysis.usage import UsageAccount
 from fedoptima.core.effects import Send
 from fedoptima.core.events import Received, TimerFired
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT, METHODS, look_of
 from fedoptima.trace.record import Record
-from tests.analysis.stories import A, B, blob, connects, loads, plans, told, works
+from tests.analysis.stories import A, B, SpanReader, blob, connects, loads, plans, told, works
 from tests.verification.traces import trace_of
 
 TRANSFERS = (Kind.SEND, Kind.RECEIVE)
@@ -26,14 +27,16 @@ Seconds = dict[tuple[NodeId, Kind], float]
 
 
 def account_of(records: Iterable[Record], bins: int = BINS) -> TimelineAccount:
-    account = TimelineAccount(bins)
+    usage = UsageAccount()
+    account = TimelineAccount(usage, bins)
     for record in records:
+        usage.observe(record)
         account.observe(record)
     return account
 
 
 def spans_of(records: Iterable[Record]) -> list[Span]:
-    account = SpanAccount()
+    account = SpanReader()
     return [s for record in records for s in account.observe(record)] + account.finish()
 
 
@@ -144,10 +147,11 @@ def test_before_the_plan_there_is_nothing_to_draw() -> None:
 
 def test_asking_changes_nothing() -> None:
     records = trace_of("fl")
-    asked, quiet = TimelineAccount(16), TimelineAccount(16)
+    usage, quiet = UsageAccount(), account_of(records, 16)
+    asked = TimelineAccount(usage, 16)
     for record in records:
+        usage.observe(record)
         asked.observe(record)
-        quiet.observe(record)
         asked.timeline()
         asked.window(3.0)
     assert asked.timeline() == quiet.timeline()
@@ -166,12 +170,9 @@ def test_spans_are_kept_as_they_are_while_they_are_few() -> None:
 
 def test_many_spans_are_binned_only() -> None:
     records = [*connects(0.0, A), *plans(0.0, 5.0), *loads(6.0, 7.0, A)]
+    for number in range(MOST_EXACT // 2):  # a wait and a job each
+        records += works(8.0 + number / 2, 8.25 + number / 2, A)
     account = account_of(records)
-    at = 8.0
-    for _ in range(MOST_EXACT // 2):  # a wait and a job each
-        for record in works(at, at + 0.25, A):
-            account.observe(record)
-        at += 0.5
     assert account.timeline().exact is None
     train = seconds_in(account.timeline())[A, Kind.TRAIN]
     assert train == pytest.approx(0.25 * MOST_EXACT / 2)

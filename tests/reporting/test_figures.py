@@ -141,7 +141,7 @@ def test_ages_count_every_batch_that_was_used() -> None:
     assert used <= sum(trace["customdata"]) <= used + 1  # one may be in work at the end
     assert sum(trace["y"]) == pytest.approx(100, rel=1e-4)
     longest = run.summary.staleness.activation_age_max
-    assert 2.0 ** (len(run.ages) - 1) / 1000 > longest
+    assert 2.0 ** (len(run.summary.staleness.activation_ages) - 1) / 1000 > longest
     assert ages(view("fl")) is None
 
 

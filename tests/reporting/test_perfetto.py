@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from fedoptima.analysis.accounts import Accounts
+from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.spans import Kind, Span, SpanAccount
 from fedoptima.core.events import Received
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.reporting.perfetto import PerfettoWriter
 from fedoptima.trace.record import Record
+from tests.analysis.stories import SpanReader
 from tests.reporting.perfetto_format import problems, slices
 from tests.verification.traces import trace_of
 
@@ -25,9 +27,11 @@ METHODS = ["fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl"
 
 
 def written(records: Sequence[Record], cap: int | None = None) -> dict[str, Any]:
-    file, account = io.StringIO(), SpanAccount()
-    writer = PerfettoWriter(file, "a run", cap=cap)
+    file, accounts = io.StringIO(), Accounts()
+    account = SpanAccount(accounts.usage)
+    writer = PerfettoWriter(file, "a run", accounts.server_state, cap=cap)
     for record in records:
+        accounts.observe(record)
         writer.observe(record, account.observe(record))
     writer.add(account.finish())
     writer.close()
@@ -64,7 +68,7 @@ def test_a_run_of_any_method_is_written_as_the_format_demands(method: str) -> No
 
 
 def test_every_span_is_a_slice_at_its_node() -> None:
-    account, spans = SpanAccount(), []
+    account, spans = SpanReader(), []
     for record in trace_of("fl"):
         spans += account.observe(record)
     spans += account.finish()
@@ -145,7 +149,7 @@ def test_arrows_join_the_two_ends_of_a_payloads_way() -> None:
 
 def test_transfers_that_overlap_are_put_side_by_side() -> None:
     file = io.StringIO()
-    writer, node = PerfettoWriter(file, "a run"), NodeId("d")
+    writer, node = PerfettoWriter(file, "a run", ServerState()), NodeId("d")
     for start, end in [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)]:
         writer.add([Span(node, Kind.SEND, start, end, "ActivationBatch", SERVER, 64)])
     writer.close()
@@ -156,7 +160,7 @@ def test_transfers_that_overlap_are_put_side_by_side() -> None:
 
 def test_names_may_hold_anything() -> None:
     file = io.StringIO()
-    writer, node = PerfettoWriter(file, 'a "run"\\'), NodeId('küche "links"')
+    writer, node = PerfettoWriter(file, 'a "run"\\', ServerState()), NodeId('küche "links"')
     writer.add([Span(node, Kind.TRAIN, 0.0, 1.0, "FullStep", peer='"')])
     writer.close()
     document = json.loads(file.getvalue())
@@ -165,8 +169,8 @@ def test_names_may_hold_anything() -> None:
 
 
 def test_it_is_written_as_it_comes() -> None:
-    file, account = io.StringIO(), SpanAccount()
-    writer, sizes = PerfettoWriter(file, "a run"), []
+    file, account = io.StringIO(), SpanReader()
+    writer, sizes = PerfettoWriter(file, "a run", ServerState()), []
     for record in trace_of("pipar"):
         writer.observe(record, account.observe(record))
         sizes.append(file.tell())

@@ -15,20 +15,22 @@ from fedoptima.analysis.spans import Kind, Span, SpanAccount
 from fedoptima.core.types import SERVER
 from fedoptima.reporting.span_table import COLUMNS, CsvWriter
 from fedoptima.trace.record import Record
-from tests.analysis.stories import A, B, connects, halts, loads, plans, works
+from tests.analysis.stories import A, B, SpanReader, connects, halts, loads, plans, works
 from tests.verification.traces import trace_of
 
 METHODS = ["fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl"]
 
 
 def spans_of(records: Sequence[Record]) -> list[Span]:
-    account = SpanAccount()
+    account = SpanReader()
     return [s for record in records for s in account.observe(record)] + account.finish()
 
 
 def overview_of(records: Sequence[Record]) -> Overview:
-    account, spans = OverviewAccount(), SpanAccount()
+    accounts = Accounts()
+    account, spans = OverviewAccount(accounts), SpanAccount(accounts.usage)
     for record in records:
+        accounts.observe(record)
         account.observe(record, spans.observe(record))
     account.add(spans.finish())
     return account.overview()

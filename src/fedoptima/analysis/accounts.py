@@ -11,7 +11,7 @@ from pathlib import Path
 from fedoptima.analysis.balance import BalanceAccount
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.memory import MemoryAccount
-from fedoptima.analysis.server_state import Holdings
+from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.staleness import StalenessAccount
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.traffic import TrafficAccount
@@ -29,17 +29,17 @@ class Accounts:
         self.course = CourseAccount()
         self.usage = UsageAccount()
         self._balance = BalanceAccount()
-        self._holdings = Holdings()
+        self.server_state = ServerState()
         self._traffic = TrafficAccount()
-        self._memory = MemoryAccount(self._holdings)
-        self._staleness = StalenessAccount(self._holdings)
+        self._memory = MemoryAccount(self.server_state)
+        self._staleness = StalenessAccount(self.server_state)
 
     def observe(self, record: Record) -> None:
         self.course.observe(record)
         self.usage.observe(record)
         self._balance.observe(record)
         if record.node == SERVER:  # most records are devices', and the rest is about the server
-            self._holdings.observe(record)  # the two after the next read it
+            self.server_state.observe(record)  # the two after the next read it
             self._traffic.observe(record)
             self._memory.observe(record)
             self._staleness.observe(record)
@@ -48,8 +48,8 @@ class Accounts:
         """As of the last record."""
         return Summary(
             seconds=self.course.seconds,
-            epochs=self._holdings.epochs,
-            versions=self._holdings.version,
+            epochs=self.server_state.epochs,
+            versions=self.server_state.version,
             device_samples=self.course.device_samples,
             server_samples=self.course.server_samples,
             curve=tuple(self.course.points),

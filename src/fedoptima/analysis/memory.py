@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedoptima.analysis.level import Level, LevelMeter
-from fedoptima.analysis.server_state import Holdings
+from fedoptima.analysis.server_state import ServerState
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import ActivationBatch
@@ -44,10 +44,10 @@ class Memory:
 
 
 class MemoryAccount:
-    """Feed it every record, in order, after the holdings."""
+    """Feed it every record, in order, after the server state."""
 
-    def __init__(self, holdings: Holdings) -> None:
-        self._holdings = holdings
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
         self._total = LevelMeter()
         self._queue = LevelMeter()
         self._peak_models = 0
@@ -58,8 +58,8 @@ class MemoryAccount:
         self._now = 0.0
 
     def observe(self, record: Record) -> None:
-        held = self._holdings
-        if record.node != SERVER or not held.running:
+        state = self._state
+        if record.node != SERVER or not state.running:
             return
         event = record.event
         if isinstance(event, JobDone) and isinstance(event.job, PlanRun):
@@ -69,24 +69,24 @@ class MemoryAccount:
             batch = event.message
             self._activation = max(self._activation, batch.data.nbytes * batch.parts)
         self._now = now = record.at
-        models = held.model_bytes + held.side_bytes * (1 + len(held.copies))
-        activations = held.waiting_bytes + held.step_bytes
+        models = state.model_bytes + state.side_bytes * (1 + len(state.copies))
+        activations = state.waiting_bytes + state.step_bytes
         # One record can free what another kind takes up: each peak is looked at for itself.
         self._peak_models = max(self._peak_models, models)
         self._peak_activations = max(self._peak_activations, activations)
-        self._peak_updates = max(self._peak_updates, held.update_bytes)
-        self._most_copies = max(self._most_copies, len(held.copies))
-        total = models + activations + held.update_bytes
+        self._peak_updates = max(self._peak_updates, state.update_bytes)
+        self._most_copies = max(self._most_copies, len(state.copies))
+        total = models + activations + state.update_bytes
         if total != self._total.value:
             self._total.set(total, now)
-        if held.waiting != self._queue.value:
-            self._queue.set(held.waiting, now)
+        if state.waiting != self._queue.value:
+            self._queue.set(state.waiting, now)
 
     def memory(self) -> Memory:
         """As of the last record."""
-        held, queue = self._holdings, self._queue.level(self._now)
-        side, split = held.side_bytes, held.side_bytes > 0
-        devices = len(held.samples)
+        state, queue = self._state, self._queue.level(self._now)
+        side, split = state.side_bytes, state.side_bytes > 0
+        devices = len(state.samples)
         return Memory(
             self._total.level(self._now),
             self._peak_models,

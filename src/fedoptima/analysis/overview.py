@@ -1,6 +1,6 @@
 """A trace in brief: each node's time, work and bytes, what happened how often, the longest waits.
 
-Times are those of `Accounts`. Bytes are counted at the server, as in `report/traffic.py`.
+Times are those of `Accounts`. Bytes are counted at the server, as in `analysis/traffic.py`.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def _plain_line(line: NodeLine) -> dict[str, object]:
 
 
 class OverviewAccount:
-    """Feed it every record, in order, with the spans that it made final."""
+    """Feed it every record, in order, after the accounts, with the spans that it made final."""
 
-    def __init__(self) -> None:
-        self._accounts = Accounts()
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
         self._records = 0
         self._events: Counter[tuple[type, type | None]] = Counter()
         self._jobs: Counter[NodeId] = Counter()
@@ -79,7 +79,6 @@ class OverviewAccount:
         self._waits: list[tuple[float, float, NodeId, Kind]] = []  # a heap: the shortest first
 
     def observe(self, record: Record, spans: Iterable[Span]) -> None:
-        self._accounts.observe(record)
         self._records += 1
         event = record.event
         self._events[type(event), _subject(event)] += 1

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from fedoptima.analysis.accounts import Accounts
-from fedoptima.analysis.ages import AgeAccount
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.timeline import Timeline, TimelineAccount
 from fedoptima.core.effects import PROBLEMS, Effect, Halt, Note
@@ -45,7 +44,6 @@ class RunView:
     facts: RunFacts
     summary: Summary
     timeline: Timeline
-    ages: tuple[int, ...]  # of activation batches: see `AgeAccount`
     joins: Mapping[NodeId, Join]  # how each device introduced itself last
     plan: Plan | None  # None: nothing is planned yet
     problems: tuple[tuple[NodeId, str], ...]  # devices' errors, as the server heard of them
@@ -69,13 +67,13 @@ def view_of(
     facts: RunFacts, records: Iterable[Record], onlooker: Callable[[int], None] = lambda _: None
 ) -> RunView:
     """``onlooker`` is told now and then how many records have been read."""
-    accounts, timeline, ages, facts_seen = Accounts(), TimelineAccount(), AgeAccount(), _Seen()
+    accounts, facts_seen = Accounts(), _Seen()
+    timeline = TimelineAccount(accounts.usage)
     count = 0
     for count, record in enumerate(records, start=1):
         accounts.observe(record)
         timeline.observe(record)
         if record.node == SERVER:
-            ages.observe(record)
             facts_seen.observe(record)
         if count % _LOOK_UP == 0:
             onlooker(count)
@@ -83,7 +81,6 @@ def view_of(
         facts=facts,
         summary=accounts.summary(),
         timeline=timeline.timeline(),
-        ages=tuple(ages.counts),
         joins=dict(sorted(facts_seen.joins.items())),
         plan=facts_seen.plan,
         problems=tuple(facts_seen.problems),

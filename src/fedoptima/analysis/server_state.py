@@ -31,7 +31,7 @@ from fedoptima.trace.record import Record
 _NOT_TAKEN = (NoteKind.LATE_BATCH_DROPPED, NoteKind.PEER_DROPPED)
 
 
-class Holdings:
+class ServerState:
     """Feed it every record, in order."""
 
     def __init__(self) -> None:

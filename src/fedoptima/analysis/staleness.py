@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedoptima.analysis.server_state import Holdings
+from fedoptima.analysis.server_state import ServerState
 from fedoptima.core.effects import Note, NoteKind, Run
 from fedoptima.core.jobs import Merge, ServerStep
 from fedoptima.core.types import SERVER, NodeId
@@ -64,10 +64,10 @@ class _Tally:
 
 
 class StalenessAccount:
-    """Feed it every record, in order, after the holdings."""
+    """Feed it every record, in order, after the server state."""
 
-    def __init__(self, holdings: Holdings) -> None:
-        self._holdings = holdings
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
         self._devices: dict[NodeId, _Tally] = {}
         self._batches = 0
         self._age = 0.0
@@ -80,7 +80,7 @@ class StalenessAccount:
         for effect in record.effects:
             if isinstance(effect, Run):
                 if isinstance(effect.job, ServerStep):
-                    age = self._holdings.step_age
+                    age = self._state.step_age
                     self._batches += 1
                     self._age += age
                     self._oldest = max(self._oldest, age)
@@ -91,10 +91,10 @@ class StalenessAccount:
                 self._of(effect.about).refused += 1
 
     def _merge(self, merge: Merge) -> None:
-        held = self._holdings
+        state = self._state
         for part in merge.parts:
-            update = held.merging[part.data.id]
-            self._of(part.device).add(held.version - update.version)
+            update = state.merging[part.data.id]
+            self._of(part.device).add(state.version - update.version)
 
     def _of(self, device: NodeId) -> _Tally:
         tally = self._devices.get(device)

@@ -12,6 +12,7 @@ from math import ceil
 
 from fedoptima.analysis.bins import Bins, FoldingBins, Overlaps, RecentBins
 from fedoptima.analysis.spans import Kind, Span, SpanAccount
+from fedoptima.analysis.usage import UsageAccount
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.types import SERVER, NodeId
@@ -42,10 +43,10 @@ class Timeline:
 
 
 class TimelineAccount:
-    """Feed it every record, in order; ask it at any time: asking changes nothing."""
+    """Feed it every record, in order, after the usage account; asking changes nothing."""
 
-    def __init__(self, bins: int = BINS) -> None:
-        self._spans = SpanAccount()
+    def __init__(self, usage: UsageAccount, bins: int = BINS) -> None:
+        self._spans = SpanAccount(usage)
         self._began = False
         self._whole = FoldingBins(bins)
         self._recent = RecentBins(_RECENT_BINS, _RECENT_WIDTH)

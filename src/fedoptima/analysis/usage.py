@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from fedoptima.core.effects import Halt, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, JobFailed, Received
@@ -50,14 +51,28 @@ class Usage:
         return self.idle_2 / self.span if self.span else 0.0
 
 
-class _Node:
+class ClockListener(Protocol):
+    """Is notified of the stretches of time that the sums are made of."""
+
+    def spent(self, clock: NodeClock, now: float) -> None:
+        """The node has been at the same thing until now; called before the clock is advanced."""
+
+    def returned(self, clock: NodeClock, left: float, now: float) -> None:
+        """The node was away in between."""
+
+
+class NodeClock:
     """One node's clock: since when it is busy or idle, and the sums so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: NodeId, listener: ClockListener | None = None) -> None:
+        self.name = name
+        self.listener = listener
         self.busy = 0.0
         self.idle = 0.0
         self.waiting_2 = 0.0
         self.since: float | None = None  # None: not in the run at the moment
+        self.left: float | None = None  # since when it is away, if it was in the run before
+        self.job: Job | None = None  # the latest
         self.working = False
         self.connected = False
         self.interrupted = False  # it was working when the server lost it
@@ -65,11 +80,32 @@ class _Node:
     def advance(self, now: float) -> None:
         if self.since is None:
             return
+        self.notify(now)
         if self.working:
             self.busy += now - self.since
         elif self.connected:
             self.idle += now - self.since
         self.since = now
+
+    def notify(self, now: float) -> None:
+        """Without moving the clock: sums must not come out different for who listens."""
+        if self.listener is not None and self.since is not None and now > self.since:
+            self.listener.spent(self, now)
+
+    def enter(self, now: float) -> None:
+        self.since = now
+        if self.left is not None:
+            if self.listener is not None and now > self.left:
+                self.listener.returned(self, self.left, now)
+            self.left = None
+
+    def leave(self, now: float) -> None:
+        self.advance(now)
+        if self.since is not None:
+            self.left = now
+        self.interrupted = self.working
+        self.connected = self.working = False
+        self.since = None
 
     def usage(self, now: float) -> Usage:
         """Asking moves no clock: sums would come out different for who asks on the way."""
@@ -87,28 +123,34 @@ class UsageAccount:
     """Feed it every record, in order; ask it at any time."""
 
     def __init__(self) -> None:
-        self._nodes: dict[NodeId, _Node] = {SERVER: _Node()}
+        self.clocks: dict[NodeId, NodeClock] = {SERVER: NodeClock(SERVER)}
+        self.now = 0.0  # the last record's time; once the server has halted, nothing counts
+        self.over = False
         self._arrived: dict[NodeId, float] = {}  # updates at the server, not answered yet
-        self._now = 0.0
-        self._over = False
+        self._listener: ClockListener | None = None
+
+    def listen(self, listener: ClockListener) -> None:
+        """Before the first record."""
+        self._listener = self.clocks[SERVER].listener = listener
 
     def observe(self, record: Record) -> None:
-        if self._over:
+        if self.over:
             return
-        self._now = now = record.at
-        node = self._nodes.get(record.node)
+        self.now = now = record.at
+        node = self.clocks.get(record.node)
         if node is None:
-            node = self._nodes[record.node] = _Node()
+            node = self.clocks[record.node] = NodeClock(record.node, self._listener)
         event = record.event
         match event:
             case JobDone() | JobFailed():
                 node.advance(now)
                 node.working = False
                 if isinstance(event.job, PlanRun):
-                    node.since, node.connected = now, True
+                    node.enter(now)
+                    node.connected = True
             case Received():
                 if record.node == SERVER and isinstance(event.message, ModelUpdate):
-                    self._arrived[event.sender] = now
+                    self._update_arrived(event.sender, now)
             case Connected():
                 node.advance(now)
                 node.connected = True
@@ -116,7 +158,8 @@ class UsageAccount:
                 if record.node == SERVER:
                     self._lost(event.peer, now)
                 elif node.interrupted:  # it lives, and works on offline
-                    node.since, node.working = now, True
+                    node.enter(now)
+                    node.working = True
         for effect in record.effects:
             match effect:
                 case Run():
@@ -125,27 +168,30 @@ class UsageAccount:
                     if isinstance(effect.message, GlobalModel):
                         self._arrived.pop(effect.to, None)
                 case Halt():
-                    self._over = self._over or record.node == SERVER
+                    self.over = self.over or record.node == SERVER
 
-    def _start(self, node: _Node, job: Job, now: float) -> None:
+    def _update_arrived(self, device: NodeId, now: float) -> None:
+        self._arrived[device] = now
+        clock = self.clocks.get(device)
+        if clock is not None and not clock.working:
+            clock.notify(now)  # so far it has waited for the transfer, and now for other devices
+
+    def _start(self, node: NodeClock, job: Job, now: float) -> None:
         if isinstance(job, Prepare | PlanRun):
             return
         if node.since is None and isinstance(job, LoadModel):
-            node.since = now
+            node.enter(now)
         node.advance(now)
-        node.working = True
+        node.working, node.job = True, job
         if isinstance(job, Merge):
             self._book_waits(job)
 
     def _lost(self, device: NodeId, now: float) -> None:
         """The server says it first; a device whose process has ended says nothing any more."""
         self._arrived.pop(device, None)
-        node = self._nodes.get(device)
+        node = self.clocks.get(device)
         if node is not None:
-            node.advance(now)
-            node.interrupted = node.working
-            node.connected = node.working = False
-            node.since = None
+            node.leave(now)
 
     def _book_waits(self, merge: Merge) -> None:
         """Only devices that were not answered meanwhile have waited for the others."""
@@ -154,11 +200,11 @@ class UsageAccount:
         }
         last = max(arrivals.values(), default=0.0)
         for device, arrived in arrivals.items():
-            node = self._nodes.get(device)
+            node = self.clocks.get(device)
             # Else it is back, but has loaded no model yet; or its records have not come.
             if node is not None and node.since is not None:
                 node.waiting_2 += last - arrived
 
     def usage(self) -> Mapping[NodeId, Usage]:
         """As of the last record."""
-        return {name: node.usage(self._now) for name, node in sorted(self._nodes.items())}
+        return {name: node.usage(self.now) for name, node in sorted(self.clocks.items())}

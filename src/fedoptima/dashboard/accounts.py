@@ -22,7 +22,7 @@ _RECENT = 10  # looks at the run, a second or more apart
 class RunAccounts:
     def __init__(self) -> None:
         self.accounts = Accounts()
-        self.timeline = TimelineAccount()
+        self.timeline = TimelineAccount(self.accounts.usage)
         self.fleet = FleetAccount()
         self.happenings = Happenings()
         self.halt: Halt | None = None

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import TextIO
 
-from fedoptima.analysis.server_state import Holdings
+from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.spans import Kind, Span
 from fedoptima.core.events import Evaluated
 from fedoptima.core.messages import ENVELOPE_BYTES
@@ -43,15 +43,18 @@ class _Track:
 class PerfettoWriter:
     """`observe` every record with the spans that it made final, `add` those left, `close`."""
 
-    def __init__(self, file: TextIO, title: str, *, cap: int | None = None) -> None:
-        """``cap``: omega, drawn beside the queue; None where the queue has none."""
+    def __init__(
+        self, file: TextIO, title: str, state: ServerState, *, cap: int | None = None
+    ) -> None:
+        """``state`` is fed first. ``cap``: omega, drawn beside the queue; None: it has none."""
         self.events = 0
         self._file = file
         self._cap = cap
         self._processes: dict[NodeId, int] = {}
         self._tracks: dict[tuple[NodeId, str], list[_Track]] = {}
         self._threads = 0
-        self._holdings = Holdings()
+        self._state = state
+        self._running = False
         self._waiting = 0  # activation batches
         self._arrows = 0
         file.write(f'{{"displayTimeUnit":"ms","otherData":{{"title":{_quote(title)}}},')
@@ -128,14 +131,14 @@ class PerfettoWriter:
     # ---- counters ----------------------------------------------------------------------------
 
     def _count(self, record: Record) -> None:
-        holdings, began = self._holdings, self._holdings.running
-        holdings.observe(record)
-        if holdings.running and not began:
+        state = self._state
+        if state.running and not self._running:
+            self._running = True
             self._counter("activation queue", record.at, "batches", 0)
             if self._cap is not None:
                 self._counter("activation cap (omega)", record.at, "batches", self._cap)
-        if holdings.waiting != self._waiting:
-            self._waiting = holdings.waiting
+        if state.waiting != self._waiting:
+            self._waiting = state.waiting
             self._counter("activation queue", record.at, "batches", self._waiting)
         if isinstance(record.event, Evaluated):
             accuracy = dict(record.event.metrics).get("accuracy")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.overview import Overview, OverviewAccount
 from fedoptima.analysis.spans import SpanAccount
 from fedoptima.config.load import validate
@@ -59,15 +60,18 @@ def trace(
     _check_places(path, targets)
     recipe = _recipe(path)
     title = f"{recipe.name}: {recipe.method.name}, seed {recipe.seed}"
-    account, spans = OverviewAccount(), SpanAccount()
+    accounts = Accounts()
+    account, spans = OverviewAccount(accounts), SpanAccount(accounts.usage)
     with ExitStack() as files:
         viewer = table = None
         if perfetto is not None:
             file = files.enter_context(_whole_file(Path(perfetto)))
-            viewer = PerfettoWriter(file, title, cap=_activation_cap(recipe))
+            cap = _activation_cap(recipe)
+            viewer = PerfettoWriter(file, title, accounts.server_state, cap=cap)
         if csv is not None:
             table = CsvWriter(files.enter_context(_whole_file(Path(csv))))
         for count, record in enumerate(read_trace(path), start=1):
+            accounts.observe(record)
             final = spans.observe(record)
             account.observe(record, final)
             if viewer:

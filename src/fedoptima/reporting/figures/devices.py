@@ -81,7 +81,8 @@ def staleness(view: RunView) -> Figure | None:
 
 def ages(view: RunView) -> Figure | None:
     """None where the server has used no activations."""
-    counts, stale = view.ages, view.summary.staleness
+    stale = view.summary.staleness
+    counts = stale.activation_ages
     total = sum(counts)
     if not total:
         return None
