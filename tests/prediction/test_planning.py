@@ -1,4 +1,4 @@
-"""A prediction is arithmetic; a dry run of the same experiment is what it has to agree with."""
+"""A prediction is a short dry run; a long one of the same experiment has to agree with it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fedoptima.core.types import NodeId
 from fedoptima.data.custom import as_dataset
 from fedoptima.experiments.setup import Experiment, Given, prepare
 from fedoptima.experiments.simulated_run import run_experiment
+from fedoptima.prediction import planning
 from fedoptima.prediction.planning import predict
 from tests.experiments.runs import FLEET, TRAINING, Options, data, network
 
@@ -49,28 +50,29 @@ def devices(*groups: Options) -> Options:
         ({}, devices({"name": "d", "count": 4, "gflops": 0.1, "mbps": 1.0}), "uplink"),
         ({"activation_cap": 1}, {}, "omega"),
         ({"activation_cap": 2}, {}, "omega"),
-        ({"auxiliary": "none"}, {}, "devices"),
+        ({"auxiliary": "none"}, {}, "uplink"),
+        ({"auxiliary": "none"}, devices({"name": "d", "gflops": 0.001, "mbps": 9.0}), "devices"),
         ({"auxiliary": "none"}, {"server": {"gflops": 0.001}}, "server"),
     ],
 )
-def test_rates_agree_with_a_dry_run(method: Options, fleet: Options, bottleneck: str) -> None:
+def test_rates_agree_with_a_long_dry_run(method: Options, fleet: Options, bottleneck: str) -> None:
     planned = experiment(method, fleet)
     prediction = predict(planned)
     result = run_experiment(planned, dry=True)
     measured = result.device_samples / result.seconds
-    assert prediction.device_samples_per_second == pytest.approx(measured, rel=0.15)
+    assert prediction.device_samples_per_second == pytest.approx(measured, rel=0.05)
     measured = result.server_samples / BATCH / result.seconds
-    assert prediction.batches_per_second == pytest.approx(measured, rel=0.2)
+    assert prediction.batches_per_second == pytest.approx(measured, rel=0.05)
     assert prediction.bottleneck == bottleneck
 
 
-def test_parts_in_flight_agree_with_a_dry_run() -> None:
+def test_parts_in_flight_agree_with_a_long_dry_run() -> None:
     planned = experiment({"auxiliary": "none"})
     program = ProgramSpec("gradient", micro_batches=4)
     planned = replace(planned, method=replace(planned.method, program=program))
     result = run_experiment(planned, dry=True)
     measured = result.device_samples / result.seconds
-    assert predict(planned).device_samples_per_second == pytest.approx(measured, rel=0.15)
+    assert predict(planned).device_samples_per_second == pytest.approx(measured, rel=0.05)
 
 
 def test_behind_a_barrier_everybody_goes_at_the_pace_of_the_slowest() -> None:
@@ -78,9 +80,10 @@ def test_behind_a_barrier_everybody_goes_at_the_pace_of_the_slowest() -> None:
     prediction = predict(planned)
     result = run_experiment(planned, dry=True)
     measured = result.device_samples / result.seconds
-    assert prediction.device_samples_per_second == pytest.approx(measured, rel=0.15)
+    assert prediction.device_samples_per_second == pytest.approx(measured, rel=0.05)
     paces = prediction.devices
-    assert paces[SLOW].round > paces[FAST].round
+    assert paces[SLOW].iteration > paces[FAST].iteration
+    assert paces[SLOW].round == pytest.approx(paces[FAST].round)
     assert paces[SLOW].samples_per_second == pytest.approx(paces[FAST].samples_per_second)
     assert prediction.explanation == "every round waits for the slowest device, slow"
 
@@ -90,7 +93,7 @@ def test_without_a_split_there_are_no_candidates_and_no_server_memory() -> None:
     assert prediction.candidates == {}
     assert prediction.memory is None
     assert prediction.server_capacity is None
-    assert prediction.batches_per_second == 0
+    assert prediction.batches_per_second == prediction.offered == 0
 
 
 def test_an_iteration_is_the_device_side_and_the_auxiliary_step_over_its_speed() -> None:
@@ -105,21 +108,28 @@ def test_an_iteration_is_the_device_side_and_the_auxiliary_step_over_its_speed()
 
 def test_a_measured_time_replaces_the_estimate() -> None:
     group = {"name": "d", "gflops": 1.0, "seconds": {"forward": 0.5, "auxiliary_step": 0.25}}
-    assert predict(experiment(fleet=devices(group))).devices[NodeId("d")].iteration == 0.75
+    prediction = predict(experiment(fleet=devices(group)))
+    assert prediction.devices[NodeId("d")].iteration == pytest.approx(0.75)
 
 
-def test_a_credit_for_every_device_is_no_limit_and_fewer_are() -> None:
-    limits = [predict(experiment({"activation_cap": cap})).cap_limit for cap in (1, 2, 3, 9)]
-    assert limits[2:] == [None, None]
-    assert limits[0] is not None
-    assert limits[1] is not None
-    assert limits[0] < limits[1]
+def test_fewer_credits_than_devices_let_fewer_batches_through() -> None:
+    rates = [predict(experiment({"activation_cap": cap})).batches_per_second for cap in (1, 2, 3)]
+    assert rates[0] < rates[1] < rates[2]
 
 
-def test_one_credit_goes_round_at_one_over_the_mean_turnaround() -> None:
-    prediction = predict(experiment({"activation_cap": 1}))
-    turnarounds = [pace.turnaround for pace in prediction.devices.values()]
-    assert prediction.cap_limit == pytest.approx(len(turnarounds) / sum(turnarounds))
+def test_what_the_server_could_train_on_does_not_depend_on_what_is_offered() -> None:
+    few, many = (predict(experiment({"activation_cap": cap})) for cap in (1, 3))
+    assert few.server_capacity == pytest.approx(many.server_capacity, rel=0.05)
+    assert few.offered == pytest.approx(many.offered)
+    assert few.server_busy < many.server_busy < 1
+
+
+def test_the_work_is_bounded_and_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "EVENTS", 100)
+    prediction = predict(experiment())
+    assert prediction.device_samples_per_second > 0
+    (warning,) = prediction.warnings
+    assert warning.startswith("a dry run of 100 events is short for this fleet")
 
 
 def test_server_memory_is_the_papers_formula() -> None:

@@ -62,8 +62,17 @@ class Task:
         return measure_speed(model, inputs, flops, seconds_budget=seconds_budget, clock=clock)
 
     def plan(self, devices: list[DeviceSpeed]) -> Plan:
-        self.check_model()
-        return make_plan(self.model, self.example, devices, self.planning)
+        """Made once for the same devices: a prediction asks several times, and a model is slow."""
+        known = self._plans.get(tuple(devices))
+        if known is None:
+            self.check_model()
+            known = make_plan(self.model, self.example, devices, self.planning)
+            self._plans[tuple(devices)] = known
+        return known
+
+    @cached_property
+    def _plans(self) -> dict[tuple[DeviceSpeed, ...], Plan]:
+        return {}
 
     def sides(self, plan: Plan) -> Sides:
         """Fresh copies of both sides of the network, on the compute device."""

@@ -1,148 +1,107 @@
-"""How fast each device of an experiment goes on its own: pure arithmetic, nobody queues here.
-
-Costs come from the simulator's own table, so that a prediction and a dry run differ only in the
-queues.
-"""
+"""How fast each device goes, from the records of a run: its rounds, and the batches it sends."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 
-from fedoptima.core.jobs import (
-    AuxiliaryStep,
-    Backward,
-    ExportModel,
-    Forward,
-    FullStep,
-    Job,
-    LoadModel,
-    Merge,
-    Part,
-    ServerStep,
-)
-from fedoptima.core.messages import ENVELOPE_BYTES
-from fedoptima.core.plan import Plan
-from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.experiments.setup import Experiment
-from fedoptima.sim.costs import FlopCosts
-from fedoptima.sim.dry import Sizes
+from fedoptima.core.effects import Send
+from fedoptima.core.events import JobDone, Received
+from fedoptima.core.jobs import LoadModel, ServerStep
+from fedoptima.core.messages import ActivationBatch, TurnOn
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.record import Record
 
-_NOTHING = Payload(PayloadId(""), 0)
-_ROUNDING = 1e-9  # a transfer exactly as long as an iteration fits into it
+ROUNDS, ITERATIONS = 2, 100  # of every device, until its pace is known
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePace:
     """One device: seconds, and what comes of them."""
 
-    compute: float  # its engine's work in one iteration
     iteration: float  # with the waits inside it, where there are any
-    transfer: float  # of one activation batch up the link; 0 where none is sent
-    exchange: float  # at the end of a round: the model up, merged, down, loaded
-    round: float  # H iterations and the exchange
-    turnaround: float  # mean, from a turn-on to the arrival of its batch
+    round: float  # from one model to the next
+    turnaround: float  # mean, from a turn-on to the arrival of its batch; 0 where there is none
     samples_per_second: float
-    batches_per_second: float  # of activations, as far as the device and its uplink go
+    batches_per_second: float  # of activations, that the server trains on
+    transfer: float  # of one activation batch up the link; 0 where none is sent
+
+
+class _Device:
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, int, int]] = []  # with each model: time, samples, batches
+        self.samples = self.batches = 0
+        self.training = 0.0  # seconds, without those between two rounds
+        self.now = 0.0
+        self.turned_on: float | None = None
+        self.turnarounds = self.transfers = 0.0
+        self.answers = self.arrived = 0
+        self.in_flight: deque[float] = deque()  # since when
+
+    def pace(self, batch: int) -> DevicePace:
+        """Over whole rounds, if there are any."""
+        marks = self.marks if len(self.marks) > 1 else [*self.marks, self.mark()]
+        (start, *before), (end, *after) = marks[0], marks[-1]
+        samples, batches = (b - a for a, b in zip(before, after, strict=True))
+        seconds = end - start or float("inf")
+        return DevicePace(
+            iteration=self.training * batch / max(1, self.samples),
+            round=(end - start) / max(1, len(marks) - 1),
+            turnaround=self.turnarounds / max(1, self.answers),
+            samples_per_second=samples / seconds,
+            batches_per_second=batches / seconds,
+            transfer=self.transfers / max(1, self.arrived),
+        )
+
+    def mark(self) -> tuple[float, int, int]:
+        return self.now, self.samples, self.batches
+
+
+class PaceAccount:
+    """Feed it every record, in order."""
+
+    def __init__(self, batches: Mapping[NodeId, int]) -> None:
+        self._batches = batches  # samples in each device's
+        self._devices = {device: _Device() for device in batches}
+        self._unsettled = set(batches)
 
     @property
-    def uplink_bound(self) -> bool:
-        return self.transfer > self.compute
+    def settled(self) -> bool:
+        """Every device has done a few rounds."""
+        return not self._unsettled
 
+    def paces(self) -> dict[NodeId, DevicePace]:
+        return {name: device.pace(self._batches[name]) for name, device in self._devices.items()}
 
-class Pacing:
-    def __init__(self, experiment: Experiment, plan: Plan) -> None:
-        self._experiment = experiment
-        self._devices = experiment.fleet.devices
-        self._batches = experiment.batches
-        self._program = experiment.method.program
-        self._trains = bool(plan.server_blocks)
-        self._costs = FlopCosts(
-            lambda: plan, experiment.fleet.server, self._devices, self._batches
-        ).seconds
-        self.sizes = Sizes(plan)
-        self.barrier = experiment.method.aggregation().closes_round
-        self.merge = self._merge()  # seconds
-
-    def pace(self, device: NodeId) -> DevicePace:
-        spec, batch = self._devices[device], self._batches[device]
-        iterations, exchange = self._iterations(device), self._exchange(device)
-        transfer = (self.sizes.activation * batch + ENVELOPE_BYTES) / spec.up
-        turn_on = ENVELOPE_BYTES / spec.down + 2 * spec.latency
-        compute = iteration = self._compute(device)
-        match self._program.kind:
-            case "full":
-                transfer = sent = 0.0
-            case "auxiliary":
-                free = exchange - self.sizes.model / spec.up  # the link carries the model first
-                sent = _batches_sent(iterations, iteration, transfer + turn_on, free)
-            case _:
-                iteration = self._gradient_iteration(device, compute, transfer)
-                sent = iterations
-        whole = iterations * iteration + exchange
-        # Turned on at any moment, a device waits for its next forward pass: half a gap on average,
-        # where long gaps are met more often.
-        gaps = (iterations - 1) * iteration**2 + (iteration + exchange) ** 2
-        return DevicePace(
-            compute=compute,
-            iteration=iteration,
-            transfer=transfer,
-            exchange=exchange,
-            round=whole,
-            turnaround=turn_on + gaps / (2 * whole) + transfer,
-            samples_per_second=iterations * batch / whole,
-            batches_per_second=sent / whole,
-        )
-
-    def server_step(self, origin: NodeId) -> float:
-        if not self._trains:
-            return 0.0
-        return self._costs(SERVER, ServerStep(origin, 0, 0, _NOTHING, 0.0))
-
-    def _merge(self) -> float:
-        devices = list(self._devices) if self.barrier else list(self._devices)[:1]
-        parts = tuple(Part(device, 0.0, _NOTHING) for device in devices)
-        return self._costs(SERVER, Merge(0.0, parts, ()))
-
-    def _iterations(self, device: NodeId) -> int:
-        training = self._experiment.recipe.training
-        rows = len(self._experiment.shares[device])
-        return training.iterations or max(1, rows // training.batch_size)
-
-    def _compute(self, device: NodeId) -> float:
-        second: Job
-        match self._program.kind:
-            case "full":
-                return self._costs(device, FullStep(0))
-            case "auxiliary":
-                second = AuxiliaryStep(0)
-            case _:
-                second = Backward(0, 0, _NOTHING)
-        return self._costs(device, Forward(0)) + self._costs(device, second)
-
-    def _exchange(self, device: NodeId) -> float:
-        spec = self._devices[device]
-        return (
-            self._costs(device, ExportModel())
-            + self.sizes.model / spec.up
-            + self.server_step(device) / 2  # models go first, but a running step is finished
-            + self.merge
-            + self.sizes.model / spec.down
-            + 2 * spec.latency
-            + self._costs(device, LoadModel(_NOTHING, 0.0))
-        )
-
-    def _gradient_iteration(self, device: NodeId, compute: float, transfer: float) -> float:
-        """A pipeline: all of its stages for one part, then the longest for each further part."""
-        spec, parts = self._devices[device], self._program.micro_batches
-        gradient = (self.sizes.gradient * self._batches[device] + ENVELOPE_BYTES) / spec.down
-        stages = (compute, transfer, self.server_step(device), gradient)
-        return sum(stages) / parts + max(stages) * (parts - 1) / parts + 2 * spec.latency
-
-
-def _batches_sent(iterations: int, iteration: float, sending: float, exchange: float) -> float:
-    """In one round. A batch leaves when a forward pass ends, if the one before it has arrived."""
-    every = max(1, ceil(sending / iteration - _ROUNDING))
-    sent = ceil(iterations / every)
-    rest = (iterations - (sent - 1) * every) * iteration + exchange
-    return sent if sending <= rest else iterations / every  # else it delays the next round's first
+    def observe(self, record: Record) -> None:
+        event, now = record.event, record.at
+        if record.node == SERVER:
+            if isinstance(event, Received) and isinstance(event.message, ActivationBatch):
+                device = self._devices[event.sender]
+                device.transfers += now - device.in_flight.popleft()
+                device.arrived += event.message.part + 1 == event.message.parts
+                if device.turned_on is not None:
+                    device.turnarounds += now - device.turned_on
+                    device.answers += 1
+                    device.turned_on = None
+            elif isinstance(event, JobDone) and isinstance(event.job, ServerStep):
+                self._devices[event.job.origin].batches += event.job.part + 1 == event.job.parts
+            for effect in record.effects:
+                if isinstance(effect, Send) and isinstance(effect.message, TurnOn):
+                    self._devices[effect.to].turned_on = now
+        elif isinstance(event, JobDone):
+            device = self._devices[record.node]
+            if event.samples:
+                device.training += now - device.now
+                device.samples += event.samples
+                device.now = now
+            elif isinstance(event.job, LoadModel):
+                device.now = now
+                device.marks.append(device.mark())
+                trained = device.samples >= ITERATIONS * self._batches[record.node]
+                if trained and len(device.marks) > ROUNDS:
+                    self._unsettled.discard(record.node)
+            for effect in record.effects:
+                if isinstance(effect, Send) and isinstance(effect.message, ActivationBatch):
+                    device.in_flight.append(now)

@@ -1,7 +1,8 @@
-"""What a run will be like, before it is run: what each side can do, and which one is the limit.
+"""What a run will be like, before it is run: what each side does, and which one is the limit.
 
-Pure arithmetic over the plan, the fleet and the method. Queues are counted only where they are all
-that matters (a full server, a small cap); devices that leave and links that change are left out.
+A short dry simulation gives the figures; a second one, with a server that takes no time and a
+credit for every device, tells what devices and uplinks could send. Both are bounded in events, so
+that the answer comes within seconds for any fleet.
 """
 
 from __future__ import annotations
@@ -11,18 +12,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
+from fedoptima.analysis.findings import AT_ITS_LIMIT
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
+from fedoptima.analysis.usage import UsageAccount
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.plan import Candidate, Objective, Plan
-from fedoptima.core.types import NodeId
-from fedoptima.experiments.setup import Experiment
-from fedoptima.prediction.pacing import DevicePace, Pacing
+from fedoptima.core.stopping import StopRule
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.experiments.setup import Experiment, assemble
+from fedoptima.prediction.pacing import DevicePace, PaceAccount
 from fedoptima.preprocess.auxiliary import pooling_of
+from fedoptima.sim.dry import Sizes
+from fedoptima.sim.fleet import Fleet
 
 Bottleneck = Literal["devices", "uplink", "server", "omega"]
 Paces = Mapping[NodeId, DevicePace]
 
+EVENTS = 100_000  # of one simulation, at most
+_AS_MUCH = 0.98  # of what could be: less is limited by something
 _PATIENCE = 0.5  # of the credit timeout: a turnaround above this share is too near to it
+_HOURS = 1e6  # a simulation ends before that
+_NO_TIME = 1e30  # FLOP/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,131 +52,119 @@ class Prediction:
     candidates: Mapping[Objective, tuple[Candidate, ...]]  # empty where nothing is split
     devices: Paces
     device_samples_per_second: float  # the whole fleet
-    server_step: float  # seconds, one activation batch; 0 where the server trains nothing
-    offered: float  # activation batches per second: devices and uplinks
-    server_capacity: float | None
-    cap_limit: float | None  # omega / turnaround; None: no cap, or a credit for every device
-    batches_per_second: float  # the least of these
+    batches_per_second: float  # of activations, that the server trains on
+    offered: float  # that devices and uplinks could send
+    server_busy: float  # share of its time
     bottleneck: Bottleneck
     explanation: str
     memory: ServerMemory | None  # None where the server holds no activations
     auxiliary_pooling: int  # side of the squares its features are averaged over; 1: none
     warnings: tuple[str, ...]
 
+    @property
+    def server_capacity(self) -> float | None:
+        """Batches per second of a server that is always busy; None where it trains nothing."""
+        return self.batches_per_second / self.server_busy if self.batches_per_second else None
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps({**asdict(self), "server_capacity": self.server_capacity}, indent=1)
 
 
 def predict(experiment: Experiment) -> Prediction:
-    plan, flow = experiment.plan(), experiment.method.flow()
-    cap = flow if isinstance(flow, CappedFlow) else None
-    pacing = Pacing(experiment, plan)
-    paces: Paces = {device: pacing.pace(device) for device in experiment.fleet.devices}
-    if pacing.barrier:
-        paces = _in_step(paces)
-    offered = sum(pace.batches_per_second for pace in paces.values())
-    step = _mean_step(pacing, paces)
-    capacity = _capacity(pacing, paces, step)
-    limit = None if cap is None else _cap_limit(cap.cap, paces)
-    rate = min(x for x in (offered, capacity, limit) if x is not None)
-    samples = sum(pace.samples_per_second for pace in paces.values())
-    if experiment.method.program.kind == "gradient" and offered:
-        samples *= rate / offered  # a device waits for every gradient
-    bottleneck = _bottleneck(paces, offered, capacity, rate)
+    plan = experiment.plan()
+    steady = _steady(experiment)
+    seen = _DryRun(steady)
+    unlimited = _DryRun(_unlimited(steady)) if plan.server_blocks else seen
+    bottleneck = _bottleneck(experiment, seen, unlimited)
     return Prediction(
         plan=plan,
         candidates=_candidates(experiment, plan),
-        devices=paces,
-        device_samples_per_second=samples,
-        server_step=step,
-        offered=offered,
-        server_capacity=capacity,
-        cap_limit=limit,
-        batches_per_second=rate,
+        devices=seen.paces,
+        device_samples_per_second=sum(p.samples_per_second for p in seen.paces.values()),
+        batches_per_second=seen.batches_per_second,
+        offered=unlimited.batches_per_second,
+        server_busy=seen.usage[SERVER].utilisation,
         bottleneck=bottleneck,
-        explanation=_explain(bottleneck, paces, barrier=pacing.barrier, splits=bool(plan.table)),
-        memory=_memory(experiment, plan, None if cap is None else cap.cap, pacing),
+        explanation=_explain(experiment, bottleneck, seen, unlimited),
+        memory=_memory(experiment, plan),
         auxiliary_pooling=pooling_of(experiment.task.sides(plan).auxiliary),
-        warnings=(
-            *_warnings(experiment, paces, None if cap is None else cap.timeout),
-            *_auxiliary_warning(plan),
-        ),
+        warnings=(*_warnings(experiment, seen), *_auxiliary_warning(plan)),
     )
 
 
-def _in_step(paces: Paces) -> Paces:
-    """Behind a barrier every device's round takes as long as the slowest one's."""
-    longest = max(pace.round for pace in paces.values())
-    return {
-        device: replace(
-            pace,
-            samples_per_second=pace.samples_per_second * pace.round / longest,
-            batches_per_second=pace.batches_per_second * pace.round / longest,
-        )
-        for device, pace in paces.items()
-    }
+class _DryRun:
+    """Until every device has done a few rounds."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        pace, usage = PaceAccount(experiment.batches), UsageAccount()
+        simulation = assemble(experiment, [pace.observe, usage.observe], dry=True).simulation
+        simulation.run(pause=lambda: pace.settled or simulation.events >= EVENTS)
+        self.settled = pace.settled
+        self.paces: Paces = pace.paces()
+        self.batches_per_second = sum(p.batches_per_second for p in self.paces.values())
+        self.usage = usage.usage()
+
+        self.uplink_bound = 0  # devices that compute activations faster than they send them
+        for device, batch in experiment.batches.items():
+            done = self.paces[device]
+            compute = self.usage[device].utilisation * batch
+            self.uplink_bound += done.transfer * done.samples_per_second > compute
 
 
-def _mean_step(pacing: Pacing, paces: Paces) -> float:
-    offered = sum(pace.batches_per_second for pace in paces.values())
-    if not offered:
-        return 0.0
-    busy = sum(p.batches_per_second * pacing.server_step(device) for device, p in paces.items())
-    return busy / offered
+def _steady(experiment: Experiment) -> Experiment:
+    """All devices are there from the start to the end, and nothing changes."""
+    fleet = experiment.fleet
+    present = {name: replace(spec, joins_at=0.0) for name, spec in fleet.devices.items()}
+    return replace(
+        experiment,
+        recipe=experiment.recipe.model_copy(update={"stop": StopRule(hours=_HOURS)}),
+        fleet=Fleet(fleet.server, present),
+    )
 
 
-def _capacity(pacing: Pacing, paces: Paces, step: float) -> float | None:
-    """Batches per second in the time that merging leaves."""
-    if not step:
-        return None
-    rounds = [pace.round for pace in paces.values()]
-    merges = 1 / max(rounds) if pacing.barrier else sum(1 / seconds for seconds in rounds)
-    return max(0.0, 1 - merges * pacing.merge) / step
+def _unlimited(experiment: Experiment) -> Experiment:
+    """Neither the server nor the cap holds a device up."""
+    server = replace(experiment.fleet.server, flops_per_second=_NO_TIME, seconds={})
+    method, devices = experiment.method, len(experiment.fleet.devices)
+    if _cap_of(experiment) is not None:
+        method = replace(method, flow=lambda: CappedFlow(devices))
+    return replace(experiment, fleet=replace(experiment.fleet, server=server), method=method)
 
 
-def _cap_limit(cap: int, paces: Paces) -> float | None:
-    """Omega credits, each held for a turnaround and shared fairly: no device gets more than the
-    common rate, and none more than it can use. With a credit for every device nobody waits."""
-    if cap >= len(paces):
-        return None
-
-    def in_use(common: float) -> float:
-        # A device that gets all it can use always has a credit in its hand.
-        return sum(
-            1.0 if p.batches_per_second <= common else min(1.0, common * p.turnaround)
-            for p in paces.values()
-        )
-
-    low, high = 0.0, max(pace.batches_per_second for pace in paces.values())
-    for _ in range(60):  # halving: the common rate at which every credit is in use
-        middle = (low + high) / 2
-        low, high = (middle, high) if in_use(middle) < cap else (low, middle)
-    return sum(min(low, pace.batches_per_second) for pace in paces.values())
+def _cap_of(experiment: Experiment) -> CappedFlow | None:
+    flow = experiment.method.flow()
+    return flow if isinstance(flow, CappedFlow) else None
 
 
-def _bottleneck(paces: Paces, offered: float, capacity: float | None, rate: float) -> Bottleneck:
-    if rate < offered:
-        return "server" if rate == capacity else "omega"
-    bound = sum(pace.uplink_bound for pace in paces.values())
-    return "uplink" if 2 * bound > len(paces) else "devices"
+def _bottleneck(experiment: Experiment, seen: _DryRun, unlimited: _DryRun) -> Bottleneck:
+    if seen.batches_per_second < _AS_MUCH * unlimited.batches_per_second:
+        if seen.usage[SERVER].utilisation >= AT_ITS_LIMIT:
+            return "server"
+        cap = _cap_of(experiment)
+        if cap is not None and cap.cap < len(seen.paces):
+            return "omega"
+    return "uplink" if 2 * unlimited.uplink_bound > len(seen.paces) else "devices"
 
 
-def _explain(bottleneck: Bottleneck, paces: Paces, *, barrier: bool, splits: bool) -> str:
-    slowest = max(paces, key=lambda device: paces[device].round)
-    bound = sum(pace.uplink_bound for pace in paces.values())
-    if barrier:
+def _explain(
+    experiment: Experiment, bottleneck: Bottleneck, seen: _DryRun, unlimited: _DryRun
+) -> str:
+    slowest = max(seen.paces, key=lambda device: seen.paces[device].iteration)
+    count = len(seen.paces)
+    if experiment.method.aggregation().closes_round:
         return f"every round waits for the slowest device, {slowest}"
     match bottleneck:
         case "server":
             return "the server trains on fewer activations than the devices can send"
         case "omega":
             return (
-                f"the activation cap is below the number of devices, {len(paces)}, so they wait "
+                f"the activation cap is below the number of devices, {count}, so they wait "
                 "for credits; raise method.activation_cap"
             )
         case "uplink":
-            return f"{bound} of {len(paces)} devices compute activations faster than they can send"
-    if splits:
+            bound = unlimited.uplink_bound
+            return f"{bound} of {count} devices compute activations faster than they can send"
+    if seen.batches_per_second:
         return "the server could train on more activations than the devices compute"
     return f"the devices' own speed; {slowest} is the slowest"
 
@@ -184,14 +182,13 @@ def _candidates(experiment: Experiment, plan: Plan) -> dict[Objective, tuple[Can
     return tables
 
 
-def _memory(
-    experiment: Experiment, plan: Plan, cap: int | None, pacing: Pacing
-) -> ServerMemory | None:
+def _memory(experiment: Experiment, plan: Plan) -> ServerMemory | None:
     if not plan.server_blocks:
         return None
+    flow, devices = _cap_of(experiment), len(experiment.fleet.devices)
+    cap = None if flow is None else flow.cap
     model = sum(block.parameter_bytes for block in plan.server_blocks)
-    activation = pacing.sizes.activation * experiment.recipe.training.batch_size
-    devices = len(experiment.fleet.devices)
+    activation = Sizes(plan).activation * experiment.recipe.training.batch_size
     return ServerMemory(
         model=model,
         activation=activation,
@@ -201,17 +198,25 @@ def _memory(
     )
 
 
-def _warnings(experiment: Experiment, paces: Paces, timeout: float | None) -> Iterator[str]:
-    slowest = max(paces, key=lambda device: paces[device].turnaround)
-    turnaround = paces[slowest].turnaround
-    if timeout is not None and turnaround > _PATIENCE * timeout:
+def _warnings(experiment: Experiment, seen: _DryRun) -> Iterator[str]:
+    slowest = max(seen.paces, key=lambda device: seen.paces[device].turnaround)
+    turnaround, cap = seen.paces[slowest].turnaround, _cap_of(experiment)
+    if cap is not None and cap.timeout is not None and turnaround > _PATIENCE * cap.timeout:
         yield (
             f"{slowest} answers a turn-on after {turnaround:.1f} s on average, and a credit "
-            f"expires after method.credit_timeout = {timeout:g} s: its batches may come too late; "
-            "raise method.credit_timeout"
+            f"expires after method.credit_timeout = {cap.timeout:g} s: its batches may come too "
+            "late; raise method.credit_timeout"
         )
-    if experiment.fleet.churn is not None or experiment.fleet.changes:
-        yield "devices that leave and bandwidths that change are not in this prediction"
+    if not seen.settled:
+        yield (
+            f"a dry run of {EVENTS:,} events is short for this fleet: the figures are those of "
+            "its beginning"
+        )
+    fleet = experiment.fleet
+    if fleet.churn is not None or fleet.changes or fleet.present_at_start < len(fleet.devices):
+        yield (
+            "devices that join late or leave and bandwidths that change are not in this prediction"
+        )
 
 
 def _auxiliary_warning(plan: Plan) -> Iterator[str]:

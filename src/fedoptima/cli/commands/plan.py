@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from fedoptima.analysis.formatting import brief, mebibytes
+from fedoptima.analysis.formatting import brief, mebibytes, percent
 from fedoptima.cli.console import plain_table, stdout
 from fedoptima.cli.errors import warn
 from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
@@ -118,14 +119,18 @@ def _figures(prediction: Prediction) -> Table:
     table.show_header = False
     if prediction.memory is not None:
         _add_split(table, prediction, prediction.memory)
-    slowest = max(prediction.devices.values(), key=lambda pace: pace.round)
-    fastest = min(prediction.devices.values(), key=lambda pace: pace.round)
-    table.add_row("iteration", f"{brief(fastest.iteration)} to {brief(slowest.iteration)} s")
-    table.add_row("round", f"{brief(fastest.round)} to {brief(slowest.round)} s")
+    paces = prediction.devices.values()
+    table.add_row("iteration", _range(pace.iteration for pace in paces))
+    table.add_row("round", _range(pace.round for pace in paces))
     table.add_row("devices", f"{brief(prediction.device_samples_per_second)} samples/s")
     if prediction.server_capacity is not None:
         _add_rates(table, prediction, prediction.server_capacity)
     return table
+
+
+def _range(seconds: Iterable[float]) -> str:
+    least, *_, most = sorted([*seconds] * 2)
+    return f"{brief(least)} to {brief(most)} s"
 
 
 def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> None:
@@ -148,9 +153,10 @@ def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> No
 
 
 def _add_rates(table: Table, prediction: Prediction, capacity: float) -> None:
-    table.add_row("activations", f"{brief(prediction.batches_per_second)} batches/s, the least of")
-    table.add_row("", f"{brief(prediction.offered)} that devices and uplinks can send")
-    step = f"a step takes {brief(prediction.server_step)} s"
-    table.add_row("", f"{brief(capacity)} that the server can train on ({step})")
-    if prediction.cap_limit is not None:
-        table.add_row("", f"{brief(prediction.cap_limit)} that omega / turnaround lets through")
+    busy = f"the server is busy {percent(prediction.server_busy)} of its time"
+    table.add_row("activations", f"{brief(prediction.batches_per_second)} batches/s; {busy}")
+    table.add_row("", f"{brief(prediction.offered)} that devices and uplinks could send")
+    table.add_row("", f"{brief(capacity)} that the server could train on")
+    turnarounds = [pace.turnaround for pace in prediction.devices.values() if pace.turnaround]
+    if turnarounds:
+        table.add_row("turnaround", f"{_range(turnarounds)} from a turn-on to its batch")
