@@ -112,6 +112,7 @@ def check_laws(summary: Summary) -> None:
         assert len(level.bins) <= MOST_BINS
         assert 0 <= level.mean <= level.peak * (1 + 1e-9)
         assert all(0 <= mean <= level.peak * (1 + 1e-9) for mean in level.bins)
+    assert (summary.refused_samples > 0) == (summary.staleness.refused > 0)
     json.loads(summary.to_json())
 
 
@@ -214,6 +215,7 @@ def test_before_the_first_epoch_nothing_is_divided_by_it() -> None:
     assert summary.epochs == 0
     assert summary.per_epoch(5.0) == 0.0
     assert summary.throughput == Throughput(0.0, 0.0)
+    assert (summary.refused_samples > 0) == (summary.staleness.refused > 0)
     json.loads(summary.to_json())
 
 

@@ -137,10 +137,14 @@ def test_what_was_lost_is_told() -> None:
     balance = replace(base.summary.balance, devices=late)
     text = said(
         words.losses,
-        replace(base, summary=replace(base.summary, staleness=stale, balance=balance)),
+        replace(
+            base,
+            summary=replace(base.summary, staleness=stale, balance=balance, refused_samples=1200),
+        ),
     )
     assert "2 updates of 10 came too late" in text
-    assert "3 activation batches came after" in text
+    assert "1,200 samples" in text
+    assert "3 activation batches dropped" in text
 
 
 @pytest.mark.parametrize(("jain", "told"), [(0.79, True), (0.8, False), (None, False)])

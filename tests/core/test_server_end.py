@@ -16,6 +16,7 @@ from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update
 from tests.support.rows import (
+    Options,
     fedasync,
     fedoptima,
     fl,
@@ -101,6 +102,46 @@ def test_an_end_that_is_reached_twice_is_one_end() -> None:
     assert len(bench.asked) == 1
     assert [type(effect) for effect in bench.evaluated(0.9)] == [Evaluate]
     assert bench.evaluated(0.9)[-1] == Halt("1 epochs done")
+
+
+def test_a_refused_update_is_no_part_of_an_epoch() -> None:
+    bench = running_server(fedasync(Options(max_delay=0)), "a", "b", stop=StopRule(epochs=1.0))
+    spend(bench, "a", 0)  # half an epoch
+    effects = bench.says("b", update("b/0/1", version=0, trained=8))
+    assert models(effects) == [(B, 1)]  # refused and answered
+    assert bench.server.progress.epochs == 0.5
+    assert sent(effects, GlobalModel)[0][1].progress == 0.5  # nor does the schedule move
+    assert spend(bench, "b", 1) == [Evaluate(1, 1.0, 2)]
+
+
+def test_a_run_in_which_no_update_is_accepted_any_more_fails_and_names_the_limit() -> None:
+    names = [f"d{number}" for number in range(5)]
+    bench = running_server(fedasync(Options(max_delay=0)), *names)  # 40 samples together
+    spend(bench, "d0", 0)
+    for name in names[1:4]:
+        bench.says(name, update(f"{name}/0/1", version=0, trained=39))
+    assert not bench.asked
+    bench.says("d4", update("d4/0/1", version=0, trained=3))  # 120 samples: three epochs
+    (halt,) = of(bench.evaluated(), Halt)
+    assert halt.failed
+    assert "method.max_delay = 0" in halt.reason
+    assert "Raise it" in halt.reason
+
+
+def test_an_accepted_update_ends_a_row_of_refused_ones() -> None:
+    bench = running_server(fedasync(Options(max_delay=0)), "a", "b")
+    spend(bench, "a", 0)
+    for version in range(1, 5):
+        bench.says("b", update(f"b/0/{version}", version=version - 1, trained=24))
+        spend(bench, "a", version)
+    assert not bench.server.stopped
+
+
+def test_updates_of_a_history_that_is_gone_do_not_fail_the_run() -> None:
+    bench = running_server(fedasync(), "a", "b")  # went back to an older checkpoint
+    for name in ("a", "b"):
+        bench.says(name, update(f"{name}/0/9", version=7, trained=80))
+    assert bench.server.progress.closing is None
 
 
 def test_an_evaluation_that_fails_ends_the_run() -> None:

@@ -49,6 +49,7 @@ class Accounts:
         return Summary(
             seconds=self.course.seconds,
             epochs=self.server_state.epochs,
+            refused_samples=self.server_state.refused_samples,
             versions=self.server_state.version,
             device_samples=self.course.device_samples,
             server_samples=self.course.server_samples,

@@ -145,11 +145,12 @@ def losses(view: RunView) -> Iterator[str]:
     if stale.refused:
         yield (
             f"{counted(stale.refused, 'update')} of {stale.merged + stale.refused:,} came too "
-            "late to be merged and were refused."
+            f"late to be merged and were refused: {view.summary.refused_samples:,} samples that "
+            "are in no epoch."
         )
     if late:
         batches = "batch" if late == 1 else "batches"
-        yield f"{late:,} activation {batches} came after the credit had expired, and went lost."
+        yield f"{late:,} activation {batches} dropped: late, and no slot was free."
 
 
 def evenness(view: RunView) -> Iterator[str]:

@@ -147,8 +147,13 @@ def _server(moment: Moment) -> Iterator[Metric]:
         summary.staleness.refused,
     )
     yield _plain(
+        "fedoptima_samples_refused_total",
+        "Samples that those were trained on: they count towards no epoch.",
+        summary.refused_samples,
+    )
+    yield _plain(
         "fedoptima_late_batches_total",
-        "Activation batches that came after their credit had expired.",
+        "Activation batches dropped: late, and no slot was free.",
         summary.balance.late_batches,
     )
     yield _plain(

@@ -2,8 +2,8 @@
 
 An update waits (in the scheduler or at a barrier), may be accepted (a buffer keeps it and its
 device goes on), is merged or refused; one that waits is lost with its device, one that is accepted
-is not. An update is settled - and its samples count towards the epochs - when it is accepted,
-refused, or handed to a merge, whichever comes first.
+is not. Its samples count towards the epochs when it is accepted or handed to a merge, whichever
+comes first; those of a refused one are counted apart.
 
 The other accounts of the server's side read this one; feed it first.
 """
@@ -38,6 +38,8 @@ class ServerState:
         self.running = False  # there is a plan
         self.version = 0  # t
         self.epochs = 0.0
+        self.accepted_samples = 0
+        self.refused_samples = 0
         self.model_bytes = 0  # the global model as devices are sent it
         self.side_bytes = 0  # one server side
         self.copies: dict[NodeId, None] = {}  # devices with a server side of their own
@@ -133,7 +135,7 @@ class ServerState:
                     update = self._accepted.pop(part.data.id, None)
                     if update is None:
                         update = self._pending.pop(part.device)
-                        self._settle(update)
+                        self._accept(update)
                     self.merging[part.data.id] = update
             case OpenCopy():
                 self.copies[job.device] = None
@@ -161,14 +163,15 @@ class ServerState:
         update = self._pending.pop(device, None)
         if update is not None:
             self._accepted[update.data.id] = update
-            self._settle(update)
+            self._accept(update)
 
     def _refuse(self, device: NodeId) -> None:
         update = self._pending.pop(device)
         self.update_bytes -= update.data.nbytes
-        self._settle(update)
+        self.refused_samples += update.trained
 
-    def _settle(self, update: ModelUpdate) -> None:
+    def _accept(self, update: ModelUpdate) -> None:
+        self.accepted_samples += update.trained
         self.epochs += update.trained / self._held_by_all
 
 

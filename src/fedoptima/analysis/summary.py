@@ -30,7 +30,8 @@ class Stretch:
 @dataclass(frozen=True, slots=True)
 class Summary:
     seconds: float  # of training, from the plan to the last record
-    epochs: float
+    epochs: float  # of updates that were accepted
+    refused_samples: int  # of updates that were not
     versions: int  # merges
     device_samples: int
     server_samples: int

@@ -37,6 +37,7 @@ WAIT = Decision()
 
 class AggregationPolicy(Protocol):
     closes_round: bool  # does every merge end a round, or only K of them?
+    max_delay: int  # D: updates that are more versions behind are refused
 
     def offer(
         self,
@@ -116,6 +117,7 @@ class Barrier:
     """
 
     closes_round = True
+    max_delay = 0
 
     def __init__(
         self, *, on_leave: Literal["drop", "wait"] = "drop", timeout: float | None = None
@@ -137,7 +139,7 @@ class Barrier:
         fleet: Fleet,
         now: float,
     ) -> Decision:
-        if _is_stale(update, version, 0):
+        if _is_stale(update, version, self.max_delay):
             return _refuse(device, update)
         self._pool[device] = (update, samples)
         if self.timeout is not None and self.deadline is None:

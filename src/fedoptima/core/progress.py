@@ -1,8 +1,8 @@
 """How far a run has come: rounds, epochs, evaluations asked for and answered, and why it ends.
 
 A global round is as many merges as devices were present when it began (a barrier's merge is one
-round). An epoch is as many samples as all devices together hold: the paper's footnote, and the
-unit that compares methods (docs/decisions/0006).
+round). An epoch is as many samples, trained on and accepted, as all devices together hold: the
+paper's footnote, and the unit that compares methods (docs/decisions/0006).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from fedoptima.core.effects import Effect, Evaluate
 from fedoptima.core.stopping import Stopper, StopRule
 
+MOST_REFUSED = 3.0  # epochs of refused training in a row that end a run
 _ROUNDING = 1e-9  # epochs are sums of shares: ten tenths may come to 0.9999999999999999
 
 
@@ -24,17 +25,32 @@ class Progress:
         self._marks = 0  # evaluations that were due so far
         self._asked = 0
         self._open: dict[int, float] = {}  # evaluation -> epochs when it was asked for
+        self._refused = 0.0  # epochs, since an update was accepted
         self.rounds = 0
         self.epochs = 0.0
         self.weights_changed = True  # since the last evaluation: no run ends without one
         self.closing: str | None = None  # why there is no new work any more
+        self.failed = False  # ends with an error
 
     def begin(self, now: float, members: int) -> None:
         self._began = now
         self._round_size = max(1, members)
 
     def trained(self, samples: int, held_by_all: int) -> None:
+        """An update of so many samples was accepted."""
         self.epochs += samples / held_by_all
+        self._refused = 0.0
+
+    def refused(self, samples: int, held_by_all: int, max_delay: int) -> None:
+        """An update came too late. It moves neither budget nor schedule."""
+        self._refused += samples / held_by_all
+        if self._refused >= MOST_REFUSED - _ROUNDING:
+            self.failed = True
+            self.closing = (
+                f"no update was accepted for {MOST_REFUSED:g} epochs of training: all were more "
+                f"versions behind than method.max_delay = {max_delay} allows. Raise it (the "
+                "default is 8 for each device), or let devices train shorter rounds"
+            )
 
     def merged(self, updates: int, *, closes_round: bool, members: int) -> None:
         self.weights_changed = True

@@ -255,7 +255,7 @@ class ServerCore:
             return []
         if progress.weights_changed:
             return [progress.evaluate(self.version)]
-        return self._finish(progress.closing or "")
+        return self._finish(progress.closing or "", failed=progress.failed)
 
     def _finish(self, reason: str, *, failed: bool = False) -> list[Effect]:
         self._phase = ServerPhase.STOPPED

@@ -163,6 +163,10 @@ class Training:
         effects: list[Effect] = []
         if decision.refused:
             behind = self.models.version - update.version
+            if behind > 0:  # else the server went back to an older checkpoint: once a device
+                self.progress.refused(
+                    update.trained, self.roster.total_samples, self.aggregation.max_delay
+                )
             effects.append(Note(NoteKind.UPDATE_REFUSED, device, f"{behind} versions behind"))
         effects += self._carry_out(decision, now)
         if decision.merge is None:
@@ -173,7 +177,8 @@ class Training:
         for device, update in decision.settled:
             # Counted here and not on arrival: what a barrier gives up is handed in once more.
             self.roster.settle(device, update.data.id)
-            self.progress.trained(update.trained, self.roster.total_samples)
+            if not decision.refused:
+                self.progress.trained(update.trained, self.roster.total_samples)
         if decision.merge is None:
             return self._answer(decision.refresh, now)
         self.models.merging(decision.refresh)

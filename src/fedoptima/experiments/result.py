@@ -112,8 +112,13 @@ class Result:
         return self.summary.staleness.refused
 
     @property
+    def refused_samples(self) -> int:
+        """What those were trained on; in no epoch."""
+        return self.summary.refused_samples
+
+    @property
     def late_batches(self) -> int:
-        """Activation batches that came after their credit had expired."""
+        """Activation batches that came after their credit had expired and found no free slot."""
         return self.summary.balance.late_batches
 
     # ---- what is left ------------------------------------------------------------------------

@@ -52,9 +52,10 @@ def _figures(result: Result, time: str) -> Table:
         "traffic", f"{megabytes(result.bytes_up)} up, {megabytes(result.bytes_down)} down"
     )
     if result.refused:
-        table.add_row("refused", f"{result.refused} updates that came too late to be merged")
+        samples = f"{result.refused_samples:,} samples, in no epoch"
+        table.add_row("refused", f"{result.refused} updates that came too late ({samples})")
     if result.late_batches:
-        table.add_row("late", f"{result.late_batches} activation batches, credit expired")
+        table.add_row("late", f"{result.late_batches} activation batches, no free slot")
     weights = f", weights {result.weights_digest[:_DIGEST]}" if result.weights else ""
     table.add_row("digests", f"trace {result.trace_digest[:_DIGEST]}{weights}")
     return table

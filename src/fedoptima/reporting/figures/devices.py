@@ -67,7 +67,8 @@ def staleness(view: RunView) -> Figure | None:
     }
     means = [entry.mean if entry else 0.0 for entry in found]
     mean = bars(devices, "mean", means, _BAR, "%{x:.2f} versions behind")
-    refused = f" {stale.refused:,} were too old and refused." if stale.refused else ""
+    samples = f"{view.summary.refused_samples:,} samples"
+    refused = f" {stale.refused:,} ({samples}) were refused as too old." if stale.refused else ""
     return Figure(
         "staleness",
         "Staleness of updates",

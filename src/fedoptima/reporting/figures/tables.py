@@ -65,6 +65,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "queue, peak": lambda view: brief(view.summary.memory.queue.peak),
     "mean staleness": lambda view: brief(view.summary.staleness.mean),
     "updates refused": lambda view: f"{view.summary.staleness.refused:,}",
+    "samples refused": lambda view: f"{view.summary.refused_samples:,}",
     "batches late": lambda view: f"{view.summary.balance.late_batches:,}",
 }
 
