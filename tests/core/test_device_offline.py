@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.events import Rejected
 from fedoptima.core.jobs import (
     ExportModel,
     Forward,
@@ -18,6 +22,7 @@ from fedoptima.core.messages import (
     ModelUpdate,
     TurnOn,
 )
+from fedoptima.core.types import SERVER
 from tests.support.bench import (
     DeviceBench,
     payload,
@@ -192,3 +197,10 @@ def test_an_idle_device_takes_a_new_assignment_without_another_word() -> None:
     bench = DeviceBench()
     bench.connects()
     assert not sent(bench.hears(Assignment(PLAN, FULL, 2)), Join)
+
+
+def test_a_device_is_to_drop_a_server_whose_message_was_rejected() -> None:
+    bench = training(FULL)
+    with pytest.raises(ProtocolViolation, match="a wrong shape"):
+        bench.tell(Rejected(SERVER, bench.session, "a wrong shape"))
+    assert bench.tell(Rejected(SERVER, bench.session - 1, "in a session that is over")) == []

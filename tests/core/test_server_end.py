@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.events import Rejected
 from fedoptima.core.jobs import Merge
 from fedoptima.core.messages import (
     ActivationBatch,
@@ -166,6 +168,22 @@ def test_a_failed_device_leaves_and_the_barrier_goes_on_without_it(failure: Fail
     bench.says("a", failure)
     assert isinstance(bench.job, Merge)
     assert models(bench.done()) == [(B, 1)]
+
+
+def test_a_device_whose_message_was_rejected_is_to_be_dropped() -> None:
+    bench = running_server(fedasync(), "a", "b")
+    with pytest.raises(ProtocolViolation, match="a wrong shape"):
+        bench.tell(Rejected(A, 1, "a wrong shape"))
+    assert bench.tell(Rejected(A, 0, "in a session that is over")) == []
+
+
+def test_a_rejected_message_that_is_not_finite_counts_as_divergence() -> None:
+    strict = running_server(fedasync(), "a", "b").tell(Rejected(A, 1, "NaN", diverged=True))
+    assert of(strict, Note) == [Note("peer dropped", A, "NaN")]
+    assert strict[-1] == Halt("a: NaN", failed=True)
+    tolerant = running_server(fedasync(), "a", "b", drop_diverged=True)
+    with pytest.raises(ProtocolViolation, match="NaN"):
+        tolerant.tell(Rejected(A, 1, "NaN", diverged=True))
 
 
 def test_a_job_that_fails_on_the_server_ends_the_run() -> None:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedoptima.core.errors import ConfigError, TrainingDiverged
+from fedoptima.core.errors import ConfigError, Stalled, TrainingDiverged
 from fedoptima.core.types import SERVER
 from fedoptima.experiments.simulated_run import weights_digest
 from fedoptima.trace.reader import read_header, read_trace
@@ -77,7 +77,7 @@ def test_a_run_leaves_the_callers_world_as_it_was() -> None:
 def test_a_run_that_fails_leaves_the_callers_world_as_it_was_too() -> None:
     generator = torch.get_rng_state()
     inputs, labels = data()
-    with pytest.raises(TrainingDiverged):
+    with pytest.raises(Stalled):
         run(train=(inputs * float("inf"), labels))
     assert torch.equal(torch.get_rng_state(), generator)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -129,13 +129,22 @@ def test_a_mistake_found_at_the_start_leaves_no_directory(tmp_path: Path) -> Non
     assert run(out=tmp_path / "run").directory == tmp_path / "run"
 
 
-@pytest.mark.parametrize("side", ["device", "server"])
+DIVERGES = {"learning_rate": 1e30, "momentum": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("training", "error", "said"),
+    [
+        ({"server": DIVERGES}, TrainingDiverged, r"1e[+]30.*lower the learning rate"),
+        ({"device": DIVERGES}, Stalled, r"every device.*slow: .*NaN.*lower the learning rate"),
+        ({"device": DIVERGES, "on_divergence": "end"}, TrainingDiverged, "fast: .*NaN.*lower"),
+    ],
+)
 def test_a_run_that_diverges_says_where_and_what_to_do_and_keeps_its_trace(
-    side: str, tmp_path: Path
+    training: dict[str, object], error: type[Exception], said: str, tmp_path: Path
 ) -> None:
-    training = {"batch_size": 8, side: {"learning_rate": 1e30, "momentum": 0.0}}
-    with pytest.raises(TrainingDiverged, match=r"1e[+]30.*lower the learning rate.*trace is in"):
-        run(training=training, out=tmp_path / "run")
+    with pytest.raises(error, match=f"{said}.*trace is in"):
+        run(training={"batch_size": 8, **training}, out=tmp_path / "run")
     assert list(read_trace(tmp_path / "run" / "trace.jsonl.gz"))
 
 

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from fedoptima.core.effects import Note
+from fedoptima.core.effects import Halt, Note
 from fedoptima.core.errors import InvariantBroken, Stalled, TrainingDiverged
-from fedoptima.core.events import Connected, Received
+from fedoptima.core.events import Connected, Received, Rejected
 from fedoptima.core.jobs import FullStep, Merge
-from fedoptima.core.messages import ActivationBatch, Join
+from fedoptima.core.messages import ActivationBatch, Failed, Join
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.sim import delivery
@@ -333,3 +334,46 @@ def test_a_bug_of_our_own_in_a_job_stops_the_run() -> None:
     run = World(Description(fedasync(), [Device(), Device(error=InvariantBroken("a bug"))]))
     with pytest.raises(InvariantBroken, match="a bug"):
         run.run()
+
+
+def with_nan(**settings: object) -> World:
+    description = Description(fedasync(), [Device(), Device(hands_in_nan=True)])
+    run = World(replace(description, **settings))  # type: ignore[arg-type]
+    run.watch.expect_drops()
+    return run
+
+
+def test_a_device_that_hands_in_nan_is_dropped_for_good_and_the_run_goes_on() -> None:
+    run = with_nan(
+        drop_diverged=True,
+        stop=StopRule(hours=100.0 / 3600),
+        churn=Churn(3, 5.0, 0.2, 500.0, 5000.0),
+    )
+    assert not run.run().failed
+    assert run.notes("peer dropped") == [Note("peer dropped", D1, "the update is NaN")]
+    assert run.merged().keys() == {D0}
+    dropped = next(r.at for r in run.records if isinstance(r.event, Rejected))
+    assert {r.node for r in run.records if r.at > dropped} == {SERVER, D0}
+
+
+def test_a_device_that_hands_in_nan_ends_a_run_that_is_to_end_with_a_divergence() -> None:
+    run = with_nan()
+    assert run.run() == Halt("d1: the update is NaN", failed=True)
+    assert run.notes("peer dropped") == [Note("peer dropped", D1, "the update is NaN")]
+
+
+def test_what_was_on_its_way_at_a_checkpoint_is_refused_after_it() -> None:
+    run = with_nan(drop_diverged=True)
+    run.run(swap_at=range(1, 1000))
+    assert run.notes("peer dropped") == [Note("peer dropped", D1, "the update is NaN")]
+
+
+def test_a_device_that_drops_its_server_names_it() -> None:
+    run = World(Description(fedasync(), [Device(), Device()]))
+    run.watch.expect_drops()
+    run.run_until(1.0)
+    run.simulation._tell(D1, Received(SERVER, 1, Failed("out of order")))
+    run.run()
+    (note,) = run.notes("peer dropped")
+    assert note == Note("peer dropped", SERVER, "a server does not send Failed")
+    assert run.merged().keys() == {D0}

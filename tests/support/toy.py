@@ -8,10 +8,11 @@ pass, a server step finds its copy open, a merge finds both sides of its parts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import cast
 
-from fedoptima.core.errors import TrainingDiverged
+from fedoptima.core.errors import NotFinite, TrainingDiverged
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -28,6 +29,7 @@ from fedoptima.core.jobs import (
     ServerStep,
 )
 from fedoptima.core.machine import Outcome
+from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.types import NodeId, Payload, PayloadId
 
 MODEL_BYTES = 1000
@@ -42,13 +44,24 @@ def number(payload: Payload) -> float:
 
 
 class ToyDevice:
-    """Pulls its weight towards ``target``; the step ``fails_at`` raises ``error``."""
+    """Pulls its weight towards ``target``; from step ``fails_at`` on, training raises ``error``."""
 
-    def __init__(self, target: float, *, error: Exception | None = None, fails_at: int = 0) -> None:
+    def __init__(
+        self,
+        target: float,
+        *,
+        error: Exception | None = None,
+        fails_at: int = 0,
+        hands_in_nan: bool = False,
+    ) -> None:
+        self._hands_in_nan = hands_in_nan
         self._target = target
         self._error = error
         self._fails_at = fails_at
         self.reset()
+
+    def admit(self, message: Message) -> None:
+        pass
 
     def reset(self) -> None:
         self._prepared = False
@@ -88,6 +101,7 @@ class ToyDevice:
             case ExportModel(delta):
                 assert not self._forwarded, "handed in with a backward pass to come"
                 value = self._weight - self._begun if delta else self._weight
+                value = math.nan if self._hands_in_nan else value
                 return Outcome(Payload(result, MODEL_BYTES, value))
         raise AssertionError(f"not a device's job: {job}")
 
@@ -161,6 +175,13 @@ class ToyServer:
             for device in job.refresh:
                 if device in self._copies:
                     self._copies[device] = self._server_side
+
+    def inspect(self, message: Message) -> None:
+        pass
+
+    def admit(self, message: Message, values: object = None) -> None:
+        if isinstance(message, ModelUpdate) and math.isnan(number(message.data)):
+            raise NotFinite("the update is NaN")
 
     def evaluate(self) -> tuple[tuple[str, float], ...]:
         self.evaluations += 1

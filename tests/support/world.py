@@ -50,6 +50,7 @@ class Device:
     joins_at: float = 0.0
     error: Exception | None = None  # raised by its training from step `fails_at` on
     fails_at: int = 0
+    hands_in_nan: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,7 @@ class World:
         self.simulation = Simulation(
             ServerCore(description.method, settings),
             {name: _sim_device(device) for name, device in devices.items()},
-            engines={
-                name: ToyDevice(float(i), error=device.error, fails_at=device.fails_at)
-                for i, (name, device) in enumerate(devices.items())
-            },
+            engines={name: _engine(i, device) for i, (name, device) in enumerate(devices.items())},
             server_engine=self.engine,
             costs=ToyCosts(
                 {SERVER: description.server_speed}
@@ -197,6 +195,15 @@ class World:
     def merged(self) -> Counter[NodeId]:
         merges = (run.job for run in self.jobs(SERVER, Merge))
         return Counter(p.device for m in merges if isinstance(m, Merge) for p in m.parts)
+
+
+def _engine(number: int, device: Device) -> ToyDevice:
+    return ToyDevice(
+        float(number),
+        error=device.error,
+        fails_at=device.fails_at,
+        hands_in_nan=device.hands_in_nan,
+    )
 
 
 def _sim_device(device: Device) -> SimDevice:

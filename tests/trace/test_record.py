@@ -16,11 +16,13 @@ from tests.support.rows import ROWS, Options
 from tests.support.world import Description, Device, World
 
 
-def eventful(method: str, *, diverges: bool = False, unmeasurable: bool = False) -> World:
+def eventful(
+    method: str, *, diverges: bool = False, unmeasurable: bool = False, refused: bool = False
+) -> World:
     """A run with every kind of event and effect the method knows."""
     fleet = [
         Device(),
-        Device(2.0, 1064.0),
+        Device(2.0, 1064.0, hands_in_nan=refused),
         Device(8.0, error=TrainingDiverged("not finite") if diverges else None, fails_at=12),
         Device(4.0, joins_at=4.0),
     ]
@@ -38,6 +40,8 @@ def eventful(method: str, *, diverges: bool = False, unmeasurable: bool = False)
         evaluate_every=0.5,
     )
     world = World(description)
+    if refused:
+        world.watch.expect_drops()
     world.run()
     return world
 
@@ -54,8 +58,8 @@ def test_every_line_of_a_run_comes_back_as_an_equal_record(method: str) -> None:
 def test_these_runs_know_every_event_and_every_effect() -> None:
     seen = set()
     for method in ROWS:
-        for world in (eventful(method, diverges=True), eventful(method, unmeasurable=True)):
-            for record in world.records:
+        for what in ("diverges", "unmeasurable", "refused"):
+            for record in eventful(method, **{what: True}).records:
                 seen |= {type(record.event), *map(type, record.effects)}
     assert seen >= {*get_args(events.Event), *get_args(effects.Effect)}
 

@@ -88,6 +88,8 @@ class TrainingConfig(Strict):
     schedule: ScheduleConfig = ScheduleConfig()
     evaluate_every: Positive = 1.0  # epochs
     evaluation_batch: int = Field(default=500, ge=1)
+    # When a device's loss, or what it sends, is not finite: it leaves the run, or the run ends.
+    on_divergence: Literal["drop", "end"] = "drop"
 
 
 class SplitConfig(Strict):

@@ -20,6 +20,7 @@ from fedoptima.core.events import (
     JobDone,
     JobFailed,
     Received,
+    Rejected,
     TimerFired,
 )
 from fedoptima.core.job_slot import JobSlot
@@ -105,6 +106,10 @@ class DeviceCore:
                 return self._disconnect() if session == self._session else []
             case Received(_, session, message):
                 return self._receive(message) if session == self._session else []
+            case Rejected(_, session, error):
+                if session == self._session:
+                    raise ProtocolViolation(error)
+                return []
             case JobDone():
                 return self._job_done(event)
             case JobFailed(_, _, error, diverged):

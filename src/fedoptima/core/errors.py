@@ -27,6 +27,10 @@ class ProtocolViolation(FedOptimaError):
     """A peer did something its role does not allow. The driver drops that peer and goes on."""
 
 
+class NotFinite(ProtocolViolation):
+    """A peer sent values that are not finite: its training has diverged, or its data are bad."""
+
+
 class InvariantBroken(FedOptimaError):
     """A bug in this package. The driver stops the run and saves the trace."""
 

@@ -31,6 +31,16 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A message came that the driver did not let through: its sender broke the protocol."""
+
+    sender: NodeId
+    session: int
+    error: str
+    diverged: bool = False  # because of values that are not finite
+
+
+@dataclass(frozen=True, slots=True)
 class JobDone:
     ticket: int
     job: Job
@@ -69,6 +79,7 @@ Event = (
     Connected
     | Disconnected
     | Received
+    | Rejected
     | JobDone
     | JobFailed
     | Evaluated

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedoptima.core.effects import Effect
-from fedoptima.core.errors import TrainingDiverged, describe
-from fedoptima.core.events import Event, JobDone, JobFailed
+from fedoptima.core.errors import NotFinite, ProtocolViolation, TrainingDiverged, describe
+from fedoptima.core.events import Event, JobDone, JobFailed, Rejected
 from fedoptima.core.jobs import Job
-from fedoptima.core.types import Payload, PayloadId
+from fedoptima.core.types import NodeId, Payload, PayloadId
 
 State = object  # plain data: what plain.freeze returns
 
@@ -41,6 +41,10 @@ class Outcome:
 
 def job_failed(ticket: int, job: Job, error: Exception) -> JobFailed:
     return JobFailed(ticket, job, describe(error), diverged=isinstance(error, TrainingDiverged))
+
+
+def rejected(sender: NodeId, session: int, error: ProtocolViolation) -> Rejected:
+    return Rejected(sender, session, str(error), diverged=isinstance(error, NotFinite))
 
 
 class ComputeEngine(Protocol):

@@ -58,6 +58,7 @@ serialization.register(
     events.Connected,
     events.Disconnected,
     events.Received,
+    events.Rejected,
     events.JobDone,
     events.JobFailed,
     events.Evaluated,

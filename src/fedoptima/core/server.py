@@ -22,6 +22,7 @@ from fedoptima.core.events import (
     JobDone,
     JobFailed,
     Received,
+    Rejected,
     TimerFired,
 )
 from fedoptima.core.jobs import PlanRun
@@ -130,6 +131,9 @@ class ServerCore:
             case Received(device, session, message):
                 current = self._roster.is_current(device, session)
                 return self._receive(device, message) if current else []
+            case Rejected(device, session, error, diverged):
+                current = self._roster.is_current(device, session)
+                return self._rejected(device, error, diverged) if current else []
             case JobDone():
                 begun = self._begin() if isinstance(event.job, PlanRun) else []
                 return begun + self.training.job_done(event, self._now)
@@ -169,10 +173,19 @@ class ServerCore:
                 return []
             case Failed(error, diverged):
                 note = Note(NoteKind.DEVICE_FAILED, device, error)
-                if diverged and not self._settings.drop_diverged:
+                if self._ends_the_run(diverged):
                     return [note, *self._finish(f"{device}: {error}", failed=True)]
                 return [note, *self._remove(device)]
         raise ProtocolViolation(f"a device does not send {type(message).__name__}")
+
+    def _ends_the_run(self, diverged: bool) -> bool:
+        return diverged and not self._settings.drop_diverged
+
+    def _rejected(self, device: NodeId, error: str, diverged: bool) -> list[Effect]:
+        if not self._ends_the_run(diverged):
+            raise ProtocolViolation(error)
+        note = Note(NoteKind.PEER_DROPPED, device, error)
+        return [note, *self._finish(f"{device}: {error}", failed=True)]
 
     def _receive_early(self, device: NodeId, member: Member, message: Message) -> list[Effect]:
         """From a device that worked under an earlier server: this one has not begun yet."""

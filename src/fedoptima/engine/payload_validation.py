@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.types import Payload
 from fedoptima.engine.payloads import ACTIVATIONS, LABELS, SHARE, Tensors, unpack
@@ -40,18 +40,57 @@ class ExpectedModel:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._kinds = {name: Kind.of(tensor) for name, tensor in tensors.items()}
 
-    def check(self, payload: Payload) -> None:
-        tensors = _tensors_of(payload)
+    def check(self, payload: Payload, values: Values | None = None) -> None:
+        tensors = tensors_in(payload)
         _check_names(tensors, self._kinds)
         for name, kind in self._kinds.items():
             _check_kind(name, tensors[name], kind)
-            _check_numbers(name, tensors[name])
+        (values or Values(tensors)).check_numbers(tensors)
 
 
-def _check_numbers(name: str, tensor: Tensor) -> None:
-    """One device's NaN would be everybody's after the next step. Infinity may be meant: masks."""
-    if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
-        raise ProtocolViolation(f"{name} holds NaN: is something wrong with the device's data?")
+class Values:
+    """What the values of some tensors are like: looked at where they are, asked for later.
+
+    On a GPU the answer is copied to the host behind the work queued so far, so that asking for it
+    does not wait for what was queued since.
+    """
+
+    def __init__(self, tensors: Tensors) -> None:
+        floats = [t.flatten() for n, t in tensors.items() if t.is_floating_point() and n != SHARE]
+        labels = tensors.get(LABELS)
+        compute = next((t.device for t in tensors.values() if t.is_cuda), torch.device("cpu"))
+        with torch.no_grad():
+            every = torch.cat(floats) if len(floats) > 1 else floats[0] if floats else None
+            nan = torch.isnan(every).any() if every is not None else torch.tensor(False)
+            found = [nan.to(compute, torch.int64)]
+            if labels is not None and labels.dtype == torch.int64 and labels.numel():
+                found += [end.to(compute) for end in labels.aminmax()]
+            self._found = torch.stack(found)
+        self._copied: torch.cuda.Event | None = None
+        if compute.type == "cuda":
+            host = torch.empty(self._found.shape, dtype=torch.int64, pin_memory=True)
+            self._found = host.copy_(self._found, non_blocking=True)
+            self._copied = torch.cuda.current_stream(compute).record_event()
+
+    def _read(self) -> list[int]:
+        if self._copied is not None:
+            self._copied.synchronize()
+        return [int(value) for value in self._found]
+
+    def labels(self) -> tuple[int, int]:
+        """The lowest and the highest."""
+        _, low, high = self._read()
+        return low, high
+
+    def check_numbers(self, tensors: Tensors) -> None:
+        """One device's NaN would spread with the next step. Infinity may be meant: masks."""
+        if not self._read()[0]:
+            return
+        odd = (n for n, t in tensors.items() if t.is_floating_point() and torch.isnan(t).any())
+        raise NotFinite(
+            f"{next(odd)} holds NaN: either the training has diverged (lower the learning rate, "
+            "set clip_norm) or something is wrong with the data"
+        )
 
 
 class ExpectedActivations:
@@ -66,32 +105,33 @@ class ExpectedActivations:
         self._batch_size = batch_size
         self._classes = classes
 
-    def check(self, batch: ActivationBatch) -> None:
+    def check(self, batch: ActivationBatch, values: Values | None = None) -> None:
         if not 0 <= batch.part < batch.parts:
             raise ProtocolViolation(f"part {batch.part} of {batch.parts} parts of a mini-batch")
-        tensors = _tensors_of(batch.data)
+        tensors = tensors_in(batch.data)
         _check_names(tensors, self._names if batch.parts == 1 else {*self._names, SHARE})
-        count = self._check_labels(tensors[LABELS], batch.parts)
+        count = self._count(tensors[LABELS], batch.parts)
         for name, kind in self._samples.items():
             _check_kind(name, tensors[name], Kind(torch.Size((count, *kind.shape)), kind.dtype))
-            _check_numbers(name, tensors[name])
         if batch.parts > 1:
             _check_share(tensors[SHARE])
+        values = values or Values(tensors)
+        low, high = values.labels()
+        if low < 0 or high >= self._classes:
+            raise ProtocolViolation(f"labels from {low} to {high} for {self._classes} classes")
+        values.check_numbers(tensors)
 
-    def _check_labels(self, labels: Tensor, parts: int) -> int:
+    def _count(self, labels: Tensor, parts: int) -> int:
         """How many samples there are."""
         count = labels.numel()
         _check_kind(LABELS, labels, Kind(torch.Size((count,)), torch.int64))
         most = -(-self._batch_size // parts)  # torch.tensor_split gives the first parts one more
         if not 1 <= count <= most:
             raise ProtocolViolation(f"{count} samples in a batch of 1 to {most}")
-        low, high = (int(end) for end in labels.aminmax())
-        if low < 0 or high >= self._classes:
-            raise ProtocolViolation(f"labels from {low} to {high} for {self._classes} classes")
         return count
 
 
-def _tensors_of(payload: Payload) -> Tensors:
+def tensors_in(payload: Payload) -> Tensors:
     return {} if payload.value is None else unpack(payload)
 
 

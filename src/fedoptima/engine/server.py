@@ -23,7 +23,12 @@ from fedoptima.engine.device import AUXILIARY
 from fedoptima.engine.evaluate import evaluate
 from fedoptima.engine.gpu_upload import all_arrive, arrived, stage_message
 from fedoptima.engine.learner import Learner
-from fedoptima.engine.payload_validation import ExpectedActivations, ExpectedModel
+from fedoptima.engine.payload_validation import (
+    ExpectedActivations,
+    ExpectedModel,
+    Values,
+    tensors_in,
+)
 from fedoptima.engine.payloads import (
     LABELS,
     SHARE,
@@ -103,17 +108,26 @@ class ServerEngine:
 
     # ---- messages: on the thread that receives them ------------------------------------------
 
-    def admit(self, message: Message) -> None:
-        """Raise ProtocolViolation if a device's tensors are not those of this plan."""
+    def inspect(self, message: Message) -> Values | None:
+        """Begin to look at the values in a device's message, for `admit` to judge."""
+        if isinstance(message, ModelUpdate | ActivationBatch):
+            return Values(tensors_in(message.data))
+        return None
+
+    def admit(self, message: Message, values: Values | None = None) -> None:
+        """Raise ProtocolViolation if a device's tensors are not those of this plan.
+
+        ``values``: what `inspect` said, if it was asked before.
+        """
         match message:
             case ModelUpdate(data=data):
                 # Before there is a plan the core takes note of an update's id, and drops the rest.
                 if self._expected_update is not None:
-                    self._expected_update.check(data)
+                    self._expected_update.check(data, values)
             case ActivationBatch():
                 if self._expected_batch is None:
                     raise ProtocolViolation("activations came, but nothing here trains on any")
-                self._expected_batch.check(message)
+                self._expected_batch.check(message, values)
 
     def receive(self, message: Message) -> Message:
         """An admitted message, its tensors on their way to where they are computed with."""

@@ -291,8 +291,7 @@ def server_settings(
         stop=recipe.stop,
         devices=devices,
         patience=patience,
-        # Over the network one device's broken data must not end the run for all the others.
-        drop_diverged=patience is not None,
+        drop_diverged=recipe.training.on_divergence == "drop",
         batch_size=recipe.training.batch_size,
         iterations=recipe.training.iterations,
         evaluate_every=recipe.training.evaluate_every,

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.usage import UsageAccount
-from fedoptima.core.errors import ConfigError, FedOptimaError, run_failed
+from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, run_failed
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.result import Result
@@ -114,6 +114,8 @@ class _Run:
                     observer(self._watch)
                 if stop:
                     raise Interrupted(f"stopped at {simulation.now:.1f} s of the run")
+        except Stalled as error:
+            raise Stalled(self._explain(str(error))) from error
         finally:
             self._trace.close()  # also when the run fails: the trace says what led to it
         if simulation.outcome.failed:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.errors import FedOptimaError, ProtocolViolation
-from fedoptima.core.events import Event, Received, TimerFired
+from fedoptima.core.events import Event, Received, Rejected, TimerFired
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome, job_failed
 from fedoptima.core.types import NodeId, payload_id
 from fedoptima.runtime.compute import Compute
@@ -75,7 +75,7 @@ class Node:
         try:
             effects = self.machine.handle(event, now)
         except ProtocolViolation as error:
-            if not isinstance(event, Received):
+            if not isinstance(event, Received | Rejected):
                 raise
             self._record(now, event, [Note(NoteKind.PEER_DROPPED, event.sender, str(error))])
             self.drop_peer(event.sender, event.session, str(error))

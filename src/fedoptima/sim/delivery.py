@@ -13,12 +13,14 @@ def is_open(state: SimState, name: NodeId, envelope: Envelope) -> bool:
     return device.connected and envelope.session == device.session
 
 
-def post(state: SimState, name: NodeId, upward: bool, envelope: Envelope) -> None:
+def post(state: SimState, name: NodeId, upward: bool, envelope: Envelope) -> bool:
+    """Is it on its way?"""
     if not is_open(state, name, envelope):
-        return
+        return False
     link = state.devices[name].link(upward=upward)
     if link.put(envelope, state.kernel.now):
         schedule_next(state, name, upward)
+    return True
 
 
 def sent(state: SimState, due: EnvelopeSent) -> EnvelopeArrives | None:

@@ -8,7 +8,6 @@ computed, and the state between two events is whole - which is what makes snapsh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.errors import (
@@ -23,8 +22,8 @@ from fedoptima.core.events import (
     Evaluated,
     EvaluationFailed,
     Event,
-    Metrics,
     Received,
+    Rejected,
     TimerFired,
 )
 from fedoptima.core.jobs import Job
@@ -33,6 +32,8 @@ from fedoptima.core.messages import Failed
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, payload_id
 from fedoptima.sim import delivery
+from fedoptima.sim.admission import Admission
+from fedoptima.sim.engines import CostModel, SimDeviceEngine, SimServerEngine
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
 from fedoptima.sim.state import (
@@ -47,19 +48,6 @@ from fedoptima.sim.state import (
     TimerDue,
 )
 from fedoptima.trace.record import Record, RecordObserver
-
-
-class SimDeviceEngine(ComputeEngine, Protocol):
-    def reset(self) -> None:
-        """Forget everything a process forgets when it ends."""
-
-
-class SimServerEngine(ComputeEngine, Protocol):
-    def evaluate(self) -> Metrics: ...
-
-
-class CostModel(Protocol):
-    def seconds(self, node: NodeId, job: Job) -> float: ...
 
 
 class Simulation:
@@ -82,6 +70,7 @@ class Simulation:
         self._churn = churn
         self._engines = engines
         self._server_engine = server_engine
+        self._admission = Admission(server_engine, engines)
         self._costs = costs
         self._observers = tuple(observers)
         for name, device in self.devices.items():
@@ -118,8 +107,7 @@ class Simulation:
             item = self.state.kernel.pop()
             if item is None:
                 raise Stalled(
-                    f"nothing can happen any more at {self.now:.1f} s, but the run is not over: "
-                    + self._who_is_left()
+                    "nothing can happen any more, but the run is not over: " + self._who_is_left()
                 )
             self._dispatch(item)
             if pause():
@@ -173,9 +161,10 @@ class Simulation:
         try:
             effects = machine.handle(event, self.now)
         except ProtocolViolation as error:
-            dropped = event.sender if isinstance(event, Received) and node == SERVER else node
-            self._record(node, event, [Note(NoteKind.PEER_DROPPED, dropped, str(error))])
-            self._disconnect(dropped)
+            if not isinstance(event, Received | Rejected):
+                raise
+            self._record(node, event, [Note(NoteKind.PEER_DROPPED, event.sender, str(error))])
+            self._drop_peer(node, event.sender, str(error))
             return
         self._record(node, event, effects)
         for effect in effects:
@@ -191,7 +180,9 @@ class Simulation:
         match effect:
             case Send(to, session, message):
                 device = node if to == SERVER else to
-                delivery.post(self.state, device, to == SERVER, Envelope(message, session))
+                envelope = Envelope(message, session)
+                if delivery.post(self.state, device, to == SERVER, envelope) and to == SERVER:
+                    self._admission.sent(device, message)
             case Run(ticket, job):
                 self._start_job(node, ticket, job)
             case Evaluate(index=index):
@@ -250,11 +241,11 @@ class Simulation:
         if not delivery.is_open(self.state, name, envelope):
             return
         if arrived.upward:
-            self._tell(SERVER, Received(name, envelope.session, envelope.message))
+            self._tell(SERVER, self._admission.judge(arrived))
             if isinstance(envelope.message, Failed):  # the last thing that a device says
                 self._disconnect(name)
         elif not self.devices[name].hung:
-            self._tell(name, Received(SERVER, envelope.session, envelope.message))
+            self._tell(name, self._admission.judge(arrived))
 
     # ---- the fleet changes -------------------------------------------------------------------
 
@@ -327,9 +318,19 @@ class Simulation:
             return
         device.connected = False
         delivery.clear(self.state, name)
+        self._admission.lost(name)
         self._tell(SERVER, Disconnected(name, device.session))
         if device.present and not device.hung:
             self._tell(name, Disconnected(SERVER, device.session))
+
+    def _drop_peer(self, node: NodeId, peer: NodeId, reason: str) -> None:
+        """A device that the server drops is told so, and ends. A server is only left: over the
+        network its device would try again, here the same message would come again."""
+        self._disconnect(peer if node == SERVER else node)
+        if node == SERVER:
+            self._end_process(peer, reason)
+        else:
+            self.devices[node].trouble = f"the server broke the protocol: {reason}"
 
 
 def _first_of(troubles: Sequence[str]) -> str:

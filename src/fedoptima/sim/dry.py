@@ -23,8 +23,10 @@ from fedoptima.core.jobs import (
     ServerStep,
 )
 from fedoptima.core.machine import Outcome
+from fedoptima.core.messages import Message
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.engine.payload_validation import Values
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.split import DeviceSpeed
 
@@ -77,6 +79,12 @@ class DryServerEngine:
                 return Outcome(Payload(result, gradient), samples)
         return Outcome(Payload(result, 0))
 
+    def inspect(self, message: Message) -> None:
+        """There are no tensors to look at."""
+
+    def admit(self, message: Message, values: Values | None = None) -> None:
+        pass
+
     def evaluate(self) -> Metrics:
         return ()
 
@@ -98,6 +106,9 @@ class DryDeviceEngine:
         self._batch = batch
 
     def reset(self) -> None:
+        pass
+
+    def admit(self, message: Message) -> None:
         pass
 
     def save(self) -> tuple[dict[str, object], dict[str, Tensor]]:

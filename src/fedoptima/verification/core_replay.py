@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.events import Received, Rejected
 from fedoptima.core.machine import Machine
 from fedoptima.core.messages import Join
 from fedoptima.core.types import SERVER, NodeId
@@ -93,12 +94,10 @@ class _Cores:
 def _answer(machine: Machine, record: Record) -> list[Effect]:
     try:
         return machine.handle(record.event, record.at)
-    except ProtocolViolation as error:
-        # Drivers record it as a note and drop the peer; whom they call the peer is their affair.
-        match list(record.effects):
-            case [Note(NoteKind.PEER_DROPPED, about)]:
-                return [Note(NoteKind.PEER_DROPPED, about, str(error))]
-        return [Note(NoteKind.PEER_DROPPED, record.node, str(error))]
+    except ProtocolViolation as error:  # drivers record it as a note and drop the peer
+        if not isinstance(record.event, Received | Rejected):
+            raise
+        return [Note(NoteKind.PEER_DROPPED, record.event.sender, str(error))]
 
 
 def _compare(number: int, record: Record, got: list[Effect]) -> Difference | None:

@@ -84,6 +84,7 @@ async def over(context: Any) -> None:
         grpc.StatusCode.ALREADY_EXISTS,
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
     ],
 )
 def test_a_device_that_is_not_wanted_ends_and_says_why(

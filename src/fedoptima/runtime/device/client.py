@@ -41,6 +41,7 @@ _FINAL = (
     grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INVALID_ARGUMENT,  # what this device has sent: it would send it again
 )
 _OVER = grpc.StatusCode.NOT_FOUND
 

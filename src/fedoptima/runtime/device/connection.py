@@ -161,6 +161,8 @@ class DeviceLink:
             try:
                 self._take(frame)
             except ProtocolViolation as error:
+                if self.node is not None:
+                    self.node.reject(self, error)
                 raise ConnectionLost(f"the server broke the protocol: {error}") from error
 
     def _take(self, frame: Frame) -> None:

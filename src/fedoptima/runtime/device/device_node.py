@@ -8,9 +8,9 @@ from typing import Protocol
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Evaluate, Send
-from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import Connected, Disconnected, Event, Received
-from fedoptima.core.machine import ComputeEngine
+from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.compute import Compute
@@ -73,6 +73,11 @@ class DeviceNode(Node):
         if self._link is link:
             self.engine.admit(message)
             self.tell(Received(SERVER, link.number, self.engine.receive(message)))
+
+    def reject(self, link: Link, error: ProtocolViolation) -> None:
+        """Leave a server for what it has sent."""
+        if self._link is link:
+            self.tell(rejected(SERVER, link.number, error))
 
     def send(self, effect: Send) -> None:
         if self._link is not None and self._link.number == effect.session:

@@ -22,7 +22,7 @@ from fedoptima.core.events import (
     Metrics,
     Received,
 )
-from fedoptima.core.machine import ComputeEngine
+from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import Message, Stop
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId
@@ -120,6 +120,11 @@ class ServerNode(Node):
             self._homecoming.received(session, message)
             return
         self.tell(Received(session.device, session.number, message))
+
+    def reject(self, session: Session, error: ProtocolViolation) -> None:
+        """Drop a device for what it has sent, on the record if the core knows its session."""
+        self.tell(rejected(session.device, session.number, error))
+        self.drop_peer(session.device, session.number, str(error))
 
     def send(self, effect: Send) -> None:
         session = self.sessions.get(effect.to)

@@ -210,7 +210,7 @@ class ServerStreams:
             while (frame := await context.read()) is not grpc.aio.EOF:
                 self._take(session, frame)
         except ProtocolViolation as error:
-            self._node.drop_peer(session.device, session.number, str(error))
+            self._node.reject(session, error)
 
     def _take(self, session: Session, frame: Frame) -> None:
         if isinstance(frame, Chunk) or frame.HasField("head"):

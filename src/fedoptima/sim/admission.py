@@ -1,0 +1,55 @@
+"""What a node would refuse that came over the network is refused in a simulation, too.
+
+The values of a device's message are looked at when it is sent and judged when it arrives: on a GPU
+the look is mostly done by then, and no step waits for the work that was queued after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.events import Received, Rejected
+from fedoptima.core.machine import rejected
+from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
+from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.engine.payload_validation import Values
+from fedoptima.sim.engines import SimDeviceEngine, SimServerEngine
+from fedoptima.sim.state import EnvelopeArrives
+
+
+class Admission:
+    def __init__(self, server: SimServerEngine, devices: Mapping[NodeId, SimDeviceEngine]) -> None:
+        self._server = server
+        self._devices = devices
+        # Not part of a checkpoint: what is missing after a restore is looked at on arrival.
+        self._values: dict[NodeId, dict[PayloadId, Values]] = {}
+
+    def sent(self, device: NodeId, message: Message) -> None:
+        """A message is on its way to the server."""
+        if isinstance(message, ActivationBatch | ModelUpdate):
+            values = self._server.inspect(message)
+            if values is not None:
+                self._values.setdefault(device, {})[message.data.id] = values
+
+    def lost(self, device: NodeId) -> None:
+        """What was on its way from this device does not arrive."""
+        self._values.pop(device, None)
+
+    def judge(self, arrived: EnvelopeArrives) -> Received | Rejected:
+        device, message = arrived.device, arrived.envelope.message
+        session = arrived.envelope.session
+        sender = device if arrived.upward else SERVER
+        try:
+            if arrived.upward:
+                self._server.admit(message, self._values_of(device, message))
+            else:
+                self._devices[device].admit(message)
+        except ProtocolViolation as error:
+            return rejected(sender, session, error)
+        return Received(sender, session, message)
+
+    def _values_of(self, device: NodeId, message: Message) -> Values | None:
+        if not isinstance(message, ActivationBatch | ModelUpdate):
+            return None
+        return self._values.get(device, {}).pop(message.data.id, None)

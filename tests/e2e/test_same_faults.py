@@ -1,0 +1,175 @@
+"""The same fault on one device, in a simulation and over the network: same note, same end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from fedoptima.config.schema import Recipe
+from fedoptima.core.effects import PROBLEMS, Note
+from fedoptima.core.errors import FedOptimaError, TrainingDiverged
+from fedoptima.core.events import Connected
+from fedoptima.core.jobs import ExportModel, Forward, Job
+from fedoptima.core.machine import Outcome
+from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.payloads import Tensors, pack, unpack
+from fedoptima.experiments.setup import assemble, prepare
+from fedoptima.sim.engines import SimDeviceEngine
+from fedoptima.trace.reader import read_trace
+from fedoptima.trace.record import Record
+from tests.support.network import NAMES, Gate, Server, start_device, tiny_recipe
+
+FAULTY = NodeId("middle")
+
+Fault = Callable[[Job, Outcome], Outcome]
+
+
+def altered(kind: type[Job], change: Callable[[Tensors], Tensors]) -> Fault:
+    """Whatever a job of this kind puts out is changed."""
+
+    def fault(job: Job, outcome: Outcome) -> Outcome:
+        if not isinstance(job, kind):
+            return outcome
+        return replace(outcome, result=pack(outcome.result.id, change(unpack(outcome.result))))
+
+    return fault
+
+
+def raised(kind: type[Job], error: Exception) -> Fault:
+    def fault(job: Job, outcome: Outcome) -> Outcome:
+        if isinstance(job, kind):
+            raise error
+        return outcome
+
+    return fault
+
+
+def nan(name: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, name: tensors[name] * float("nan")}
+
+
+def one_channel_less(tensors: Tensors) -> Tensors:
+    return {**tensors, "activations.0": tensors["activations.0"][:, 1:]}
+
+
+def unknown_label(tensors: Tensors) -> Tensors:
+    return {**tensors, "labels": tensors["labels"] + 7}
+
+
+FAULTS: dict[str, tuple[Fault, str, str]] = {
+    "NaN activations": (
+        altered(Forward, nan("activations.0")),
+        "peer dropped",
+        "activations.0 holds NaN",
+    ),
+    "NaN update": (altered(ExportModel, nan("0.0.weight")), "peer dropped", "0.0.weight holds NaN"),
+    "wrong shape": (
+        altered(Forward, one_channel_less),
+        "peer dropped",
+        "tensor 'activations.0' is (8, 3, 4, 4)",
+    ),
+    "unknown label": (altered(Forward, unknown_label), "peer dropped", "labels from 7 to 9"),
+    "failing job": (
+        raised(Forward, ValueError("too few samples")),
+        "device failed",
+        "ValueError: too few samples",
+    ),
+    "diverged device": (
+        raised(ExportModel, TrainingDiverged("the loss is not finite")),
+        "device failed",
+        "the loss is not finite",
+    ),
+}
+
+
+class FaultyEngine(DeviceEngine):
+    """A simulated device's; over the network it is a `FaultyGate`."""
+
+    fault: Fault
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        return self.fault(job, super().execute(job, result))
+
+
+class FaultyGate(Gate):
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self._fault = fault
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        return self._fault(job, super().execute(job, result))
+
+
+@dataclass(frozen=True)
+class Told:
+    """How the server saw it."""
+
+    notes: list[Note]  # about devices in trouble
+    came_back: bool
+    end: str
+
+    @staticmethod
+    def by(records: Iterable[Record], end: str) -> Told:
+        own = [record for record in records if record.node == SERVER]
+        notes = [e for r in own for e in r.effects if isinstance(e, Note) and e.kind in PROBLEMS]
+        joined = [r for r in own if isinstance(r.event, Connected) and r.event.peer == FAULTY]
+        return Told(notes, len(joined) > 1, end)
+
+
+def simulated(recipe: Recipe, fault: Fault) -> Told:
+    records: list[Record] = []
+    with deterministic(1):
+        assembly = assemble(prepare(recipe), [records.append])
+        engine = assembly.device_engines[FAULTY]
+        assert isinstance(engine, DeviceEngine)
+        faulty = FaultyEngine(engine._task, FAULTY, engine._loader)
+        faulty.fault = fault
+        cast(dict[NodeId, SimDeviceEngine], assembly.device_engines)[FAULTY] = faulty
+        halt = assembly.simulation.run()
+    assert halt is not None
+    return Told.by(records, halt.reason)
+
+
+def networked(recipe: Recipe, fault: Fault, folder: Path) -> Told:
+    with Server(recipe, folder / "run") as server:
+        gates = {FAULTY: FaultyGate(fault)}
+        for name in NAMES:
+            start_device(name, server.address, folder, gate=gates.get(NodeId(name)))
+        try:
+            end = server.result().reason
+        except FedOptimaError as error:
+            end = str(error).partition(" (the trace is in")[0]
+    return Told.by(read_trace(server.directory.trace), end)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_on_one_device_has_the_same_note_and_consequence_in_both_drivers(
+    name: str, tmp_path: Path
+) -> None:
+    fault, kind, text = FAULTS[name]
+    recipe = tiny_recipe()
+    simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
+    assert simulation == network
+    (note,) = simulation.notes
+    assert (note.kind, note.about) == (kind, FAULTY)
+    assert note.text.startswith(text)
+    assert not simulation.came_back
+    assert simulation.end == "2 epochs done"
+
+
+@pytest.mark.parametrize("name", ["NaN activations", "diverged device"])
+def test_a_run_that_is_to_end_with_a_divergence_ends_alike_in_both_drivers(
+    name: str, tmp_path: Path
+) -> None:
+    fault, kind, text = FAULTS[name]
+    recipe = tiny_recipe(training={"batch_size": 8, "on_divergence": "end"})
+    simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
+    assert simulation == network
+    assert simulation.notes[0].kind == kind
+    assert simulation.end.startswith(f"{FAULTY}: {text}")
