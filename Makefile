@@ -9,7 +9,7 @@ READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench screenshots clean
+.PHONY: help demo test slow lint bench screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,8 +18,17 @@ help: ## Show this list
 demo: $(READY) ## Train on real handwritten digits: a server and 4 uneven device processes, over TLS
 	$(BIN)/fedoptima run recipes/demo_network.toml --paced
 
-test: lint ## Check style and types, then run every test
-	$(BIN)/python -m pytest -n $(TEST_WORKERS)
+# The least share of lines and branches that the tests must run: of the core, of the whole package.
+CORE_COVERAGE := 98
+COVERAGE := 90
+
+test: lint ## Check style and types, run every test, check how much of the code they run
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not slow" --cov --cov-report=
+	$(BIN)/coverage report --include='*/fedoptima/core/*' --fail-under=$(CORE_COVERAGE) --skip-covered
+	$(BIN)/coverage report --fail-under=$(COVERAGE) --skip-covered --sort=miss
+
+slow: $(READY) ## Run the tests that take minutes
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow
 
 lint: $(READY) ## Check style (ruff) and types (mypy)
 	$(BIN)/ruff check .
