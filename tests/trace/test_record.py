@@ -71,6 +71,15 @@ def test_tensors_are_never_in_a_trace() -> None:
     assert '["Payload","a/0/1",8]' in record.to_line()
 
 
+def test_a_record_can_be_kept_without_its_tensors() -> None:
+    data = Payload(PayloadId("a/0/1"), 8, "weights")
+    record = Record(1.5, NodeId("a"), events.JobDone(1, FullStep(0), data), [])
+    kept = record.without_tensors()
+    assert kept == record
+    assert isinstance(kept.event, events.JobDone)
+    assert kept.event.result.value is None
+
+
 def test_a_line_is_json_that_begins_with_time_and_node() -> None:
     record = Record(1.5, NodeId("a"), events.TimerFired("credit"), [effects.Halt("done")])
     line = json.loads(record.to_line())

@@ -10,7 +10,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.dashboard import lanes
 from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, RunFolder, Runs
-from fedoptima.dashboard.ordered_tail import Follower
+from fedoptima.dashboard.ordered_tail import OrderedTail
 from fedoptima.dashboard.state import Reading, sections
 from fedoptima.trace.tail import CutBack
 
@@ -48,11 +48,11 @@ class RunReader:
         self._drawn: dict[int, _Drawn] = {}  # by span
 
     def _begin(self) -> None:
-        self._follower, self._known = Follower(self._run.path), RunAccounts()
+        self._tail, self._known = OrderedTail(self._run.path), RunAccounts()
 
     @property
     def behind(self) -> bool:
-        return self._follower.behind and not self._error
+        return self._tail.behind and not self._error
 
     def look(self, spans: set[int]) -> Snapshot:
         """What is known after a moment of reading."""
@@ -112,15 +112,15 @@ class RunReader:
         settled = over or self._run.silent() > SILENT
         deadline = time.monotonic() + _AT_A_TIME
         while True:
-            for record in self._follower.read():
+            for record in self._tail.read():
                 self._known.see(record)
-            for record in self._follower.ordered(settled=settled):
+            for record in self._tail.ordered(settled=settled):
                 self._known.count(record)
-            if not self._follower.behind or time.monotonic() > deadline:
+            if not self._tail.behind or time.monotonic() > deadline:
                 break
-        if over and not self._follower.behind and not self._settled:
+        if over and not self._tail.behind and not self._settled:
             self._settled = True
-            if self._follower.late:  # now every record can have its place
+            if self._tail.late:  # now every record can have its place
                 self._begin()
                 return False
         return True
