@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from torch import nn
 
 from tests.cli.conftest import Call
@@ -88,3 +89,13 @@ def test_the_plan_as_json_has_both_objectives(call: Call, recipe: Path) -> None:
     memory = plan["memory"]
     assert memory["shared"] == memory["model"] + memory["cap"] * memory["activation"]
     assert memory["copies"] == 4 * memory["model"] + 3 * memory["activation"]
+
+
+def test_a_plan_needs_no_data_on_disk(
+    call: Call, recipe: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDOPTIMA_DATA", str(tmp_path / "nothing"))
+    answer = call("plan", recipe, "--set", "data.name=cifar10", "--set", "data.validation=0.1")
+    assert answer.code == 0
+    assert "'cifar10' is not on disk" in answer.complaint
+    assert "bottleneck:" in answer.words

@@ -107,11 +107,24 @@ def test_updates_that_were_refused_are_said(call: Call, recipe: Path) -> None:
     )
 
 
-def test_a_run_that_is_over_cannot_be_gone_on_with(call: Call, recipe: Path) -> None:
-    call("simulate", recipe, "--dry", "--out", "here")
-    answer = call("simulate", "--resume", "here")
-    assert answer.code == 2
-    assert "this run is over; its result is in here/summary.json" in answer.complaint
+def test_resuming_a_run_that_is_over_prints_its_result_again(call: Call, recipe: Path) -> None:
+    first = call("simulate", recipe, "--out", "here", "--set", "data.validation=0.2")
+    assert "test accuracy" in first.out
+    again = call("simulate", "--resume", "here")
+    assert again.code == 0
+    assert again.out == first.out
+    told = json.loads(call("simulate", "--resume", "here", "--json").out)
+    assert told == json.loads(Path("here/summary.json").read_text())
+
+
+def test_a_dry_run_needs_no_data_on_disk_and_says_what_it_assumes(
+    call: Call, recipe: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDOPTIMA_DATA", str(tmp_path / "nothing"))
+    said = call("simulate", recipe, "--dry", "--set", "data.name=mnist")
+    assert said.code == 0
+    assert "'mnist' is not on disk" in said.complaint
+    assert "60,000 training samples" in said.complaint
 
 
 def test_resume_takes_nothing_that_would_change_the_run(call: Call, recipe: Path) -> None:

@@ -18,8 +18,9 @@ from fedoptima.config.load import load_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.setup import assemble, prepare
-from fedoptima.experiments.simulated_run import Interrupted, weights_digest
+from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.experiments.simulation import simulate
 from fedoptima.methods.registry import METHODS
 from tests.cli.conftest import TINY

@@ -142,3 +142,11 @@ def test_the_markdown_table_is_rectangular() -> None:
     text = comparison(run("fl", 1), run("fl", 2, best=0.9), run("oafl", 1)).to_markdown()
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert len(widths) == 1
+
+
+def test_the_test_accuracy_has_a_line_where_validation_data_was_held_out() -> None:
+    assert "test accuracy, %" not in dict(lines(comparison(run("fl"))))
+    held_out = run("fl")
+    assert held_out.figures is not None
+    held_out = replace(held_out, figures=replace(held_out.figures, test_accuracy=0.65))
+    assert cells(comparison(held_out), "test accuracy, %") == ["65.0"]

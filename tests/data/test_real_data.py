@@ -9,6 +9,8 @@ import torch
 
 from fedoptima.data.registry import DATASETS, available, load_dataset
 
+from .test_stand_in import CASES, facts
+
 pytestmark = pytest.mark.skipif(
     "FEDOPTIMA_DATA" not in os.environ, reason="set FEDOPTIMA_DATA to a directory of data sets"
 )
@@ -52,3 +54,15 @@ def test_glue_division_of_sst2_has_its_own_counts():
     dataset = load_dataset("sst2", division="glue")
     assert (len(dataset.train), len(dataset.test)) == (67_349, 872)
     assert torch.bincount(dataset.train.labels).tolist() == [29_780, 37_569]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_the_facts_of_the_registry_are_those_of_the_real_data(
+    name: str, options: dict[str, object]
+) -> None:
+    if next(row for row in available() if row.name == name).found is None:
+        pytest.skip(f"{name} is not in FEDOPTIMA_DATA")
+    real = load_dataset(name, **options)
+    if name == "tiny_imagenet" and len(real.train) != DATASETS[name].train:
+        pytest.skip("a subset of tiny_imagenet is in FEDOPTIMA_DATA")
+    assert facts(DATASETS[name].stand_in(options)) == facts(real)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from torch import nn
 
 from fedoptima.core.errors import ConfigError, Stalled, TrainingDiverged
 from fedoptima.core.types import SERVER
-from fedoptima.experiments.simulated_run import weights_digest
+from fedoptima.experiments.result import weights_digest
+from fedoptima.experiments.simulation import resume
 from fedoptima.trace.reader import read_header, read_trace
 from tests.experiments.runs import TRAINING, data, network, run
 
@@ -172,3 +174,35 @@ def test_a_digest_sees_every_bit_of_every_kind_of_tensor() -> None:
     assert weights_digest(weights) != weights_digest({**weights, "a": -weights["a"]})
     assert weights_digest(weights) != weights_digest({**weights, "a": torch.ones(2)})
     assert weights_digest(weights) != weights_digest({"b": weights["a"], "n": weights["n"]})
+
+
+def test_the_result_of_a_finished_run_is_read_back_from_its_folder(tmp_path: Path) -> None:
+    result = run(out=tmp_path / "run", data={"partition": {"kind": "iid"}, "validation": 0.25})
+    again = resume(tmp_path / "run")
+    assert replace(again, weights={}) == replace(result, weights={})
+    assert weights_digest(again.weights) == result.weights_digest
+    assert json.loads(again.to_json()) == json.loads(result.to_json())
+
+
+def test_a_damaged_result_is_refused_with_its_folder(tmp_path: Path) -> None:
+    run(out=tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    with pytest.raises(ConfigError, match="run: its result is damaged"):
+        resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["fedoptima", "fl"])
+def test_with_held_out_validation_data_the_test_accuracy_is_reported_too(
+    method: str, tmp_path: Path
+) -> None:
+    held_out = {"partition": {"kind": "iid"}, "validation": 0.25}
+    result = run(method=method, out=tmp_path / "run", data=held_out, epochs=5.0)
+    assert result.test_accuracy == accuracy(result.load_into(network()), *data(48, seed=1))
+    assert result.test_accuracy > 0.5
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["test_accuracy"] == result.test_accuracy
+
+
+def test_without_held_out_data_the_accuracy_is_that_of_the_test_set() -> None:
+    assert run().test_accuracy is None
+    assert run(dry=True, data={"partition": {"kind": "iid"}, "validation": 0.25}).accuracy is None

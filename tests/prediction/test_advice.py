@@ -176,8 +176,8 @@ def test_what_was_given_in_python_cannot_be_rerun(view: RunView) -> None:
     assert "given in Python" in advice.reason
 
 
-def test_data_that_is_not_there_is_the_reason(view: RunView) -> None:
-    advice = advise(recipe(data={"name": "cifar10", "directory": "/nowhere"}), view)
+def test_data_that_cannot_be_read_is_the_reason(view: RunView) -> None:
+    advice = advise(recipe(data={"name": "nowhere:data"}), view)
     assert advice.reason.startswith("the recipe cannot be rerun here")
     assert advice.baseline is None
 

@@ -19,9 +19,9 @@ from fedoptima.core.jobs import ExportModel, FullStep, Job, LoadModel, Merge, Pa
 from fedoptima.core.machine import Outcome
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.data.custom import as_dataset
-from fedoptima.experiments.result import Result
+from fedoptima.experiments.result import Result, weights_digest
 from fedoptima.experiments.setup import Given
-from fedoptima.experiments.simulated_run import Interrupted, weights_digest
+from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.methods.registry import METHODS
 from fedoptima.trace.device_trace import DeviceTrace
 from fedoptima.trace.reader import read_trace

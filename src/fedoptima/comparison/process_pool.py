@@ -7,6 +7,7 @@ the worker can read during a run means stop: a message from the parent, or the e
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 import traceback
@@ -151,6 +152,7 @@ def _died(process: SpawnProcess) -> str:
 
 
 def _work(connection: Connection) -> None:
+    logging.getLogger("fedoptima").addHandler(logging.NullHandler())  # `compare` logs
     with suppress(EOFError):  # the parent has ended
         while isinstance(order := connection.recv(), Order):
             _do(order, _Reporter(order, connection))

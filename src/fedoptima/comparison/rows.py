@@ -34,6 +34,7 @@ class Figures:
     bytes_up: float  # an epoch
     bytes_down: float
     server_memory: float  # bytes at the peak
+    test_accuracy: float | None = None  # where validation data was held out of the training data
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ def read_run(method: str, seed: int, summary: Mapping[str, Any]) -> Run:
         bytes_up=traffic["up"]["per_epoch"]["total"],
         bytes_down=traffic["down"]["per_epoch"]["total"],
         server_memory=summary["server_memory_peak"],
+        test_accuracy=summary.get("test_accuracy"),
     )
     return Run(
         method,

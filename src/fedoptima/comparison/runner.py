@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,11 @@ from fedoptima.comparison.spec import About, cores, describe, recipe_of
 from fedoptima.config.load import load_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.data.registry import assumption
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.trace.run_folder import RunFiles
+
+LOG = logging.getLogger("fedoptima.comparison")
 
 
 def compare(
@@ -70,6 +74,8 @@ def compare(
         command=command,
     )
     workers = _workers(about.recipe, jobs)
+    if dry and (assumed := assumption(base.data.name, base.data.directory)):
+        LOG.warning(assumed)
     with _folder(out) as folder:
         _write(folder / "comparison.json", json.dumps({"about": about.to_json()}, indent=1))
         comparison = _run_missing(about, folder, workers, checkpoint_every, observer, interrupted)

@@ -147,7 +147,7 @@ def _with_one_split(about: About) -> Recipe:
         return recipe
     for name in sorted(splitting, key=lambda name: name != REFERENCE):
         with suppress(ConfigError):  # its run will say so; another one's choice serves as well
-            at = prepare(recipe_of(about, name, about.seeds[0])).plan().split
+            at = prepare(recipe_of(about, name, about.seeds[0]), dry=about.dry).plan().split
             return recipe.model_copy(update={"split": recipe.split.model_copy(update={"at": at})})
     return recipe
 

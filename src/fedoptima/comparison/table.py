@@ -74,6 +74,8 @@ def _lines(comparison: ComparedRuns) -> Iterator[Line]:
         yield "failed runs", [str(len(row.errors) or NONE) for row in rows]
     yield "final accuracy, %", [_percent(row, "accuracy") for row in rows]
     yield "best accuracy, %", [_percent(row, "best_accuracy") for row in rows]
+    if any(row.mean is not None and row.mean.test_accuracy is not None for row in rows):
+        yield "test accuracy, %", [_percent(row, "test_accuracy") for row in rows]
     if comparison.target is not None:
         yield f"time to {100 * comparison.target:.1f} %, s", [_time(row) for row in rows]
     if comparison.reference is not None:

@@ -6,7 +6,7 @@ float batches only when they are used. A split is never written to after it is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -83,6 +83,12 @@ class Dataset:
                 f"{tuple(self.test.inputs.shape[1:])}; both must be the same"
             )
         return self
+
+
+def stand_in(shape: Sequence[int], dtype: torch.dtype, per_class: Sequence[int]) -> Split:
+    """Samples that take no memory: the numbers and shapes of real ones, for dry runs."""
+    labels = torch.repeat_interleave(torch.arange(len(per_class)), torch.tensor(per_class))
+    return Split(torch.ones((), dtype=dtype).expand(len(labels), *shape), labels)
 
 
 def image_facts(inputs: Tensor, classes: int) -> dict[str, int]:

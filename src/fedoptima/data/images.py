@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.cache import Tensors, cached
-from fedoptima.data.dataset import Augment, Dataset, Kind, Split, image_facts
+from fedoptima.data.dataset import Augment, Dataset, Kind, Split, image_facts, stand_in
 from fedoptima.data.layouts import Found, Layout, Part, ReadingProgress, Source, extra, reading
 from fedoptima.data.parquet import columns
 from fedoptima.data.prepare import Normalise
@@ -28,6 +28,8 @@ Mode = Literal["RGB", "L"]  # pillow's names for colour and grey
 class ImageSource(Source[Split]):
     kind: ClassVar[Kind] = "image"
     classes: int | None = None  # None: as many as the files hold, for sets that come as subsets
+    shape: tuple[int, int, int]  # of the complete set: channels, height, width
+    per_class: tuple[int, ...]  # training samples of each class
     normalise: Normalise
     augment: Augment | None = None
 
@@ -41,6 +43,14 @@ class ImageSource(Source[Split]):
             Split(tensors["train_inputs"], tensors["train_labels"]),
             Split(tensors["test_inputs"], tensors["test_labels"]),
         )
+
+    def stand_in(self, options: Mapping[str, object]) -> Dataset:
+        """The complete set by its facts alone, without its files."""
+        self.resolve(options)
+        each, more = divmod(self.test, len(self.per_class))
+        test = [each + (label < more) for label in range(len(self.per_class))]
+        pixels = (stand_in(self.shape, torch.uint8, part) for part in (self.per_class, test))
+        return self.assemble(*pixels)
 
     def assemble(self, train: Split, test: Split) -> Dataset:
         classes = self.classes or 1 + int(max(train.labels.max(), test.labels.max()))

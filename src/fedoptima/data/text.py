@@ -17,7 +17,7 @@ import torch
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.seeding import derive
 from fedoptima.data.cache import Tensors, cached
-from fedoptima.data.dataset import Dataset, Kind, Split, text_facts
+from fedoptima.data.dataset import Dataset, Kind, Split, stand_in, text_facts
 from fedoptima.data.layouts import Found, Layout, Options, Part, ReadingProgress, Source, reading
 from fedoptima.data.parquet import columns
 from fedoptima.data.prepare import token_ids
@@ -38,14 +38,22 @@ class Texts:
         return Texts([self.texts[row] for row in rows], [self.labels[row] for row in rows])
 
 
+@dataclass(frozen=True)
+class TextFacts:
+    """The complete set, as one of its divisions has it."""
+
+    per_class: tuple[int, ...]  # training samples of each class
+    test: int
+    vocabulary: int  # ids for all words of the training part
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextSource(Source[Texts]):
     kind: ClassVar[Kind] = "text"
+    facts: Mapping[str, TextFacts]  # by division; "" where there is only one
 
-    def load(
-        self, directory: str | Path | None, options: Mapping[str, object], progress: ReadingProgress
-    ) -> Dataset:
-        chosen = self.resolve(options)
+    def resolve(self, options: Mapping[str, object]) -> dict[str, int | str]:
+        chosen = super().resolve(options)
         for key, least in (("vocabulary", RESERVED + 1), ("length", 1)):
             if int(chosen[key]) < least:
                 raise ConfigError(
@@ -57,19 +65,42 @@ class TextSource(Source[Texts]):
                 f"data set {self.name!r}: option 'division' = {chosen['division']!r}: must be "
                 "'paper' (48,000 / 19,349 rows of the training file) or 'glue' (train / validation)"
             )
+        return chosen
+
+    def load(
+        self, directory: str | Path | None, options: Mapping[str, object], progress: ReadingProgress
+    ) -> Dataset:
+        chosen = self.resolve(options)
         found = self.locate(directory)
         build = partial(_encode, found, chosen, progress)
         tensors = cached(self.name, found.files(), chosen, build)
         words = bytes(tensors["words"].numpy()).decode().split("\n")
         vocabulary = Vocabulary(tuple(words))
-        inputs = tensors["train_inputs"]
+        return self._assemble(
+            Split(tensors["train_inputs"], tensors["train_labels"]),
+            Split(tensors["test_inputs"], tensors["test_labels"]),
+            len(vocabulary),
+            vocabulary,
+        )
+
+    def stand_in(self, options: Mapping[str, object]) -> Dataset:
+        """The complete set by its facts alone, without its files."""
+        chosen = self.resolve(options)
+        facts, shape = self.facts[str(chosen.get("division", ""))], (int(chosen["length"]),)
+        train = stand_in(shape, torch.int32, facts.per_class)
+        test = stand_in(shape, torch.int32, (facts.test - facts.test // 2, facts.test // 2))
+        return self._assemble(train, test, min(int(chosen["vocabulary"]), facts.vocabulary))
+
+    def _assemble(
+        self, train: Split, test: Split, ids: int, vocabulary: Vocabulary | None = None
+    ) -> Dataset:
         return Dataset(
             name=self.name,
             kind=self.kind,
-            train=Split(inputs, tensors["train_labels"]),
-            test=Split(tensors["test_inputs"], tensors["test_labels"]),
+            train=train,
+            test=test,
             classes=CLASSES,
-            facts=text_facts(inputs, len(vocabulary), CLASSES),
+            facts=text_facts(train.inputs, ids, CLASSES),
             prepare=token_ids,
             vocabulary=vocabulary,
         )

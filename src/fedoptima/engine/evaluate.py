@@ -1,4 +1,4 @@
-"""Accuracy and loss of the whole model on the validation data, off the clock."""
+"""Accuracy and loss of the whole model, off the clock."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.core.events import Metrics
+from fedoptima.data.dataset import Split
 from fedoptima.engine.task import Task
 
 
-def evaluate(sides: Sequence[nn.Module], task: Task) -> Metrics:
-    """The sides in a row. They are put into evaluation mode, so none of them may be in training."""
+def evaluate(sides: Sequence[nn.Module], task: Task, data: Split | None = None) -> Metrics:
+    """The sides in a row, on the validation data unless others are given.
+
+    They are put into evaluation mode, so none of them may be in training.
+    """
     for side in sides:
         side.eval()
-    data = task.validation
+    data = task.validation if data is None else data
     correct = torch.zeros((), dtype=torch.int64, device=data.labels.device)
     total = torch.zeros((), dtype=torch.float64, device=data.labels.device)
     with torch.no_grad():

@@ -17,19 +17,10 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset
-from fedoptima.data.layouts import quiet
 from fedoptima.data.registry import load_dataset
 from fedoptima.engine.determinism import deterministic
 from fedoptima.experiments.server_setup import device_names, expected_devices
-from fedoptima.experiments.setup import (
-    Given,
-    build_method,
-    build_task,
-    compute_device,
-    device_engine,
-    share_out,
-    validation_of,
-)
+from fedoptima.experiments.setup import Given, device_engine, prepare_run, share_out
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Device, Pace, Workplace
@@ -122,37 +113,39 @@ async def _unless(stopped: Callable[[], bool], work: Coroutine[Any, Any, T]) -> 
 def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     told = json.loads(instructions)
     recipe = validate(Recipe, told["recipe"], "the server's recipe")
-    threads = setup.threads or recipe.threads
-    name, given = NodeId(setup.name), setup.given
-    compute = compute_device(setup.compute)
-    method = build_method(recipe, expected_devices(recipe))
-    own = given.dataset is not None or setup.data is not None
-    options = {} if own else recipe.data.options
-    dataset = given.dataset or load_dataset(
-        setup.data or recipe.data.name, directory=setup.directory, progress=quiet, **options
-    )
+    name, threads = NodeId(setup.name), setup.threads or recipe.threads
+    given = replace(setup.given, dataset=_own_data(setup, told["facts"]))
+    own, names = given.dataset is not None, device_names(recipe)
+    if not own and name not in names:
+        raise ConfigError(
+            f"the server's recipe does not know {name!r}, so it has no share of "
+            f"{recipe.data.name} for it; give this device its own data with --data, or name "
+            f"it in the recipe's fleet (there are {', '.join(names) or 'none'})"
+        )
+    data: dict[str, object] = {"directory": setup.directory}
     if own:
-        dataset = _fitted(dataset, told["facts"])
-        validation, rows = dataset.test, np.arange(len(dataset.train))
-    else:
-        names = device_names(recipe)
-        if name not in names:
-            raise ConfigError(
-                f"the server's recipe does not know {name!r}, so it has no share of "
-                f"{recipe.data.name} for it; give this device its own data with --data, or name "
-                f"it in the recipe's fleet (there are {', '.join(names) or 'none'})"
-            )
-        dataset, validation = validation_of(dataset, recipe)
-        rows = share_out(dataset, recipe, names)[name]
-    task = build_task(recipe, method, dataset, validation, given, compute)
-    task.check_model()
-    engine = device_engine(recipe, task, name, rows)
+        data["validation"] = "test"  # nothing is held out of it: the server evaluates
+    local = {"device": setup.compute, "data": recipe.data.model_copy(update=data)}
+    run = prepare_run(recipe.model_copy(update=local), expected_devices(recipe), given)
+    run.task.check_model()
+    dataset = run.task.dataset
+    rows = np.arange(len(dataset.train)) if own else share_out(dataset, recipe, names)[name]
+    engine = device_engine(recipe, run.task, name, rows)
     speed = setup.flops_per_second
     if speed is None:
-        return Workplace(engine, len(rows), threads, task.measure_speed)
+        return Workplace(engine, len(rows), threads, run.task.measure_speed)
     batch = min(recipe.training.batch_size, len(rows))
     paced = PacedEngine(engine, name, flops_per_second=speed, batch=batch)
     return Workplace(paced, len(rows), threads, lambda: speed)
+
+
+def _own_data(setup: DeviceSetup, facts: dict[str, int]) -> Dataset | None:
+    """None: the device works on its share of the server's data set."""
+    if setup.given.dataset is not None:
+        return _fitted(setup.given.dataset, facts)
+    if setup.data is not None:
+        return _fitted(load_dataset(setup.data, directory=setup.directory), facts)
+    return None
 
 
 def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:

@@ -1,18 +1,29 @@
-"""What a run came to."""
+"""The result of a run."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
+import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from fedoptima.analysis.curve import Point
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.usage import Usage
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.engine.evaluate import evaluate
+from fedoptima.engine.server import ServerEngine
+from fedoptima.engine.task import Task
+from fedoptima.experiments.setup import RunSetup
+from fedoptima.sim.dry import DryServerEngine
+from fedoptima.trace.writer import Digest
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,7 @@ class Result:
     trace_digest: str
     weights_digest: str
     split: int  # blocks on the device
+    test_accuracy: float | None = None  # where validation data was held out of the training data
     directory: Path | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -54,7 +66,7 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the final weights; None in a dry run."""
+        """Of the final weights on the validation data; None in a dry run."""
         return self.curve[-1].accuracy if self.curve else None
 
     @property
@@ -136,6 +148,7 @@ class Result:
             "seed": self.seed,
             "reason": self.reason,
             "accuracy": self.accuracy,
+            "test_accuracy": self.test_accuracy,
             "best_accuracy": self.best_accuracy,
             "rounds": self.rounds,
             "events": self.events,
@@ -151,3 +164,63 @@ class Result:
             **self.summary.plain(),
         }
         return json.dumps(plain, indent=1)
+
+    @classmethod
+    def from_plain(
+        cls, plain: Mapping[str, Any], directory: Path, weights: Mapping[str, Tensor]
+    ) -> Result:
+        """From what `to_json` has written into a run's folder."""
+        own = (f.name for f in fields(cls) if f.name not in ("summary", "directory", "weights"))
+        return cls(
+            **{name: plain[name] for name in own if name in plain},
+            summary=TypeAdapter(Summary).validate_python(plain),
+            directory=directory,
+            weights=weights,
+        )
+
+
+def build_result(
+    setup: RunSetup,
+    engine: ServerEngine | DryServerEngine,
+    trace: Digest,
+    *,
+    reason: str,
+    rounds: int,
+    summary: Summary,
+    directory: Path | None,
+) -> Result:
+    """Of a run that has just ended."""
+    recipe = setup.recipe
+    weights = engine.export() if isinstance(engine, ServerEngine) else {}
+    held_out = bool(weights) and recipe.data.validation != "test"
+    return Result(
+        name=recipe.name,
+        method=recipe.method.name,
+        seed=recipe.seed,
+        reason=reason,
+        rounds=rounds,
+        events=trace.records,
+        summary=summary,
+        trace_digest=trace.hexdigest(),
+        weights_digest=weights_digest(weights),
+        split=engine.plan.split if engine.plan else 0,
+        test_accuracy=_test_accuracy(setup.task, weights) if held_out else None,
+        directory=directory,
+        weights=weights,
+    )
+
+
+def _test_accuracy(task: Task, weights: Mapping[str, Tensor]) -> float:
+    model = deepcopy(task.model)
+    model.load_state_dict(dict(weights))
+    return dict(evaluate([model.to(task.compute)], task, task.dataset.test))["accuracy"]
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """A fingerprint of the weights, bit for bit."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
 from pydantic import BaseModel
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedoptima.analysis.curve import Point
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
 from fedoptima.trace.run_folder import RunFiles
 from fedoptima.version import __version__
@@ -85,21 +84,29 @@ class RunDirectory(RunFiles):
         """Remove the files of a run that could not start; anything else stays."""
         self.config.unlink(missing_ok=True)
         self.trace.unlink(missing_ok=True)
+        self.metrics.unlink(missing_ok=True)
         for folder in (self.devices, self.logs, self.path):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
     def write_result(self, result: Result) -> None:
-        with self.metrics.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [field.name for field in fields(Point)])
-            writer.writeheader()
-            writer.writerows(asdict(point) for point in result.curve)
+        write_metrics(self.metrics, result.curve)
         if result.weights:
             save_tensors(self.model, dict(result.weights))
         # Last, and whole or not at all: a run with a summary is over.
         temporary = self.summary.with_suffix(".tmp")
         temporary.write_text(result.to_json())
         temporary.rename(self.summary)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def read_result(self) -> Result:
+        """Of a run that is over."""
+        try:
+            plain = json.loads(self.summary.read_text())
+            weights = load_file(self.model) if self.model.exists() else {}
+            return Result.from_plain(plain, self.path, weights)
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"{self.path}: its result is damaged ({error})") from error
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

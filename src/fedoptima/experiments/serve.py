@@ -11,16 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fedoptima.analysis.accounts import summarise
+from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.live_accounts import LiveAccounts
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import ConfigError, run_failed
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
-from fedoptima.experiments.result import Result
+from fedoptima.experiments.metrics_file import MetricsFile
+from fedoptima.experiments.result import Result, build_result
 from fedoptima.experiments.run_directory import RunDirectory, run_header
 from fedoptima.experiments.server_setup import ServerSetup, instructions
-from fedoptima.experiments.simulated_run import Interrupted, weights_digest
+from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
@@ -33,6 +35,7 @@ from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
 from fedoptima.runtime.server.streams import ServerStreams
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.trace.reader import last_time, read_trace
+from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
 
 _MB = 1_000_000
@@ -122,9 +125,12 @@ class _ServerRun:
         self._directory = directory
         self._timeouts = timeouts
         self._engine = ServerEngine(setup.task)
+        self._course = CourseAccount()
+        self._metrics = MetricsFile(directory.metrics, self._course, devices=False)
         restored = self._restore() if resume else None
         if restored is None:
             self._start_new(resume)
+        self._metrics.start()
         self._node = self._build_node(restored)
         self._restored = restored
         self._live = LiveAccounts()
@@ -135,7 +141,9 @@ class _ServerRun:
         folder, compute = self._directory.checkpoints, self._setup.task.compute
         restored = load_server_checkpoint(folder, self._engine, compute)
         if restored is not None:
-            self._trace, _ = TraceWriter.resume(self._directory.trace, restored.mark)
+            self._trace, records = TraceWriter.resume(self._directory.trace, restored.mark)
+            for record in records:
+                self._course.observe(record)
             # Devices' records are not cut back: what follows is later than any of them.
             self._clock = RunClock(max(restored.now, last_time(self._directory.trace)))
             LOG.info("resuming from the checkpoint of %.1f s into the run", restored.now)
@@ -175,9 +183,14 @@ class _ServerRun:
             device_traces=self._directory.devices,
             log=LOG,
         )
-        node.observers.append(self._trace.write)
+        node.observers.append(self._record)
         node.observers.append(ServerLog(LOG).observe)
         return node
+
+    def _record(self, record: Record) -> None:
+        self._trace.write(record)
+        self._course.observe(record)
+        self._metrics.update()
 
     # ---- the run -----------------------------------------------------------------------------
 
@@ -256,30 +269,23 @@ class _ServerRun:
     # ---- the end -----------------------------------------------------------------------------
 
     def _finish(self, halt: Halt) -> Result:
-        directory, recipe, engine = self._directory, self._setup.recipe, self._engine
+        directory = self._directory
         if halt.reason == INTERRUPTED:
             raise Interrupted(f"stopped at {self._clock():.1f} s of the run")
         if halt.failed:
             failure = self._node.failure
             reason = f"{halt.reason} (the trace is in {directory.trace})"
             raise run_failed(reason, failure) from failure
-        weights = engine.export()
-        result = Result(
-            name=recipe.name,
-            method=recipe.method.name,
-            seed=recipe.seed,
+        result = build_result(
+            self._setup,
+            self._engine,
+            self._trace.digest,
             reason=halt.reason,
             rounds=self._node.machine.progress.rounds,
-            events=self._trace.digest.records,
             summary=self._summary(),
-            trace_digest=self._trace.digest.hexdigest(),
-            weights_digest=weights_digest(weights),
-            split=engine.plan.split if engine.plan else 0,
             directory=directory.path,
-            weights=weights,
         )
         directory.write_result(result)
-        shutil.rmtree(directory.checkpoints, ignore_errors=True)
         return result
 
     def _summary(self) -> Summary:

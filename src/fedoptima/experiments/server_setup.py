@@ -5,35 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-import torch
-
 from fedoptima.config.schema import Recipe
-from fedoptima.core.method import Method
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
-from fedoptima.data.layouts import ReadingProgress
-from fedoptima.data.registry import load_dataset
-from fedoptima.engine.task import Task
+from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.experiments.run_directory import plain_recipe
-from fedoptima.experiments.setup import (
-    Given,
-    build_method,
-    build_task,
-    compute_device,
-    server_settings,
-    validation_of,
-)
+from fedoptima.experiments.setup import Given, RunSetup, prepare_run, server_settings
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet
 
 
 @dataclass(frozen=True)
-class ServerSetup:
+class ServerSetup(RunSetup):
     """Everything a server needs, not yet started."""
 
-    recipe: Recipe
-    task: Task
-    method: Method
     devices: int  # it waits for
 
     def core(self) -> ServerCore:
@@ -54,22 +39,14 @@ def expected_devices(recipe: Recipe) -> int:
 
 
 def prepare_server(
-    recipe: Recipe, given: Given | None = None, progress: ReadingProgress = lambda *_: None
+    recipe: Recipe, given: Given | None = None, progress: ReadingProgress = quiet
 ) -> ServerSetup:
-    given = given or Given()
-    compute = compute_device(recipe.device)
-    recipe = recipe.model_copy(update={"threads": recipe.threads or torch.get_num_threads()})
-    method = build_method(recipe, expected_devices(recipe))
-    dataset = given.dataset or load_dataset(
-        recipe.data.name, directory=recipe.data.directory, progress=progress, **recipe.data.options
-    )
-    dataset, validation = validation_of(dataset, recipe)
-    task = build_task(recipe, method, dataset, validation, given, compute)
+    run = prepare_run(recipe, expected_devices(recipe), given, progress)
     # A plan for an assumed device: a model or split that cannot work is reported now, and not
     # when the devices have joined.
-    task.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
+    run.task.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
     waits_for = recipe.deploy.devices or len(device_names(recipe)) or 1
-    return ServerSetup(recipe, task, method, waits_for)
+    return ServerSetup(run.recipe, run.method, run.task, waits_for)
 
 
 def instructions(setup: ServerSetup) -> str:

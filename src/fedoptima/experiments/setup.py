@@ -22,11 +22,11 @@ from fedoptima.core.seeding import derive
 from fedoptima.core.server import ServerCore
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.data.dataset import Dataset, Split
-from fedoptima.data.layouts import ReadingProgress
+from fedoptima.data.dataset import Dataset
+from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.data.loader import Loader
 from fedoptima.data.partition import by_file, dirichlet, iid
-from fedoptima.data.registry import load_dataset
+from fedoptima.data.registry import load_dataset, load_or_stand_in
 from fedoptima.data.validation import hold_out
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.server import ServerEngine
@@ -54,12 +54,65 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """All parts of a run, not yet in motion."""
+class RunSetup:
+    """What every node of a run is built from, not yet started."""
 
     recipe: Recipe
-    task: Task
     method: Method
+    task: Task
+
+
+def prepare_run(
+    recipe: Recipe,
+    devices: int,
+    given: Given | None = None,
+    progress: ReadingProgress = quiet,
+    *,
+    dry: bool = False,
+) -> RunSetup:
+    """The steps that a simulation, a server and a device share.
+
+    ``devices``: how many the method's defaults are made for. ``dry``: nothing is computed, so
+    neither a GPU nor the data set itself is needed, only its facts.
+    """
+    given = given or Given()
+    compute = torch.device("cpu") if dry else compute_device(recipe.device)
+    recipe = recipe.model_copy(update={"threads": recipe.threads or torch.get_num_threads()})
+    method = build_method(recipe, devices)
+    load = load_or_stand_in if dry else load_dataset
+    dataset = given.dataset or load(
+        recipe.data.name, directory=recipe.data.directory, progress=progress, **recipe.data.options
+    )
+    validation = dataset.test
+    if recipe.data.validation != "test":
+        dataset, validation = hold_out(dataset, recipe.data.validation, recipe.seed)
+    task = Task(
+        model=given.model or _build_model(recipe, dataset),
+        dataset=dataset.to(compute),
+        validation=validation.to(compute),
+        planning=PlanSettings(
+            training=method.training,
+            batch_size=recipe.training.batch_size,
+            classes=dataset.classes,
+            seed=recipe.seed,
+            auxiliary=method.auxiliary,
+            split=recipe.split.at,
+            objective=recipe.split.objective,
+        ),
+        device_optimizer=recipe.training.device,
+        server_optimizer=recipe.training.server,
+        schedule=recipe.training.schedule,
+        compute=compute,
+        loss=given.loss or cross_entropy,
+        evaluation_batch=recipe.training.evaluation_batch,
+    )
+    return RunSetup(recipe, method, task)
+
+
+@dataclass(frozen=True)
+class Experiment(RunSetup):
+    """All parts of a simulated run, not yet started."""
+
     fleet: Fleet
     shares: Mapping[NodeId, NDArray[np.int64]]  # the rows of the training data each device holds
 
@@ -82,52 +135,16 @@ class Experiment:
 
 
 def prepare(
-    recipe: Recipe, given: Given | None = None, progress: ReadingProgress = lambda *_: None
-) -> Experiment:
-    given = given or Given()
-    compute = compute_device(recipe.device)
-    recipe = recipe.model_copy(update={"threads": recipe.threads or torch.get_num_threads()})
-    fleet = build_fleet(recipe.fleet, recipe.seed)
-    method = build_method(recipe, len(fleet.devices))
-    dataset = given.dataset or load_dataset(
-        recipe.data.name, directory=recipe.data.directory, progress=progress, **recipe.data.options
-    )
-    dataset, validation = validation_of(dataset, recipe)
-    shares = share_out(dataset, recipe, list(fleet.devices))
-    task = build_task(recipe, method, dataset, validation, given, compute)
-    return Experiment(recipe, task, method, fleet, shares)
-
-
-def build_task(
     recipe: Recipe,
-    method: Method,
-    dataset: Dataset,
-    validation: Split,
-    given: Given,
-    compute: torch.device,
-) -> Task:
-    model = given.model or _build_model(recipe, dataset)
-    dataset = dataset.to(compute)
-    return Task(
-        model=model,
-        dataset=dataset,
-        validation=validation.to(compute),
-        planning=PlanSettings(
-            training=method.training,
-            batch_size=recipe.training.batch_size,
-            classes=dataset.classes,
-            seed=recipe.seed,
-            auxiliary=method.auxiliary,
-            split=recipe.split.at,
-            objective=recipe.split.objective,
-        ),
-        device_optimizer=recipe.training.device,
-        server_optimizer=recipe.training.server,
-        schedule=recipe.training.schedule,
-        compute=compute,
-        loss=given.loss or cross_entropy,
-        evaluation_batch=recipe.training.evaluation_batch,
-    )
+    given: Given | None = None,
+    progress: ReadingProgress = quiet,
+    *,
+    dry: bool = False,
+) -> Experiment:
+    fleet = build_fleet(recipe.fleet, recipe.seed)
+    run = prepare_run(recipe, len(fleet.devices), given, progress, dry=dry)
+    shares = share_out(run.task.dataset, recipe, list(fleet.devices))
+    return Experiment(run.recipe, run.method, run.task, fleet, shares)
 
 
 def build_method(recipe: Recipe, devices: int) -> Method:
@@ -178,13 +195,6 @@ def compute_device(name: str) -> torch.device:
     return device
 
 
-def validation_of(dataset: Dataset, recipe: Recipe) -> tuple[Dataset, Split]:
-    share = recipe.data.validation
-    if share == "test":
-        return dataset, dataset.test
-    return hold_out(dataset, share, recipe.seed)
-
-
 def share_out(
     dataset: Dataset, recipe: Recipe, devices: list[NodeId]
 ) -> dict[NodeId, NDArray[np.int64]]:
@@ -196,8 +206,7 @@ def share_out(
     elif config.kind == "iid":
         parts = iid(len(dataset.train), len(devices), seed=seed)
     else:
-        labels = dataset.train.labels.numpy()
-        parts = dirichlet(labels, len(devices), alpha=config.alpha, seed=seed)
+        parts = dirichlet(dataset.train.labels, len(devices), alpha=config.alpha, seed=seed)
     return dict(zip(devices, parts, strict=True))
 
 
@@ -207,7 +216,7 @@ def _build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
         return build_model(recipe.model.name, dataset.facts, recipe.model.options)
 
 
-# ---- in motion -------------------------------------------------------------------------------
+# ---- the simulation --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

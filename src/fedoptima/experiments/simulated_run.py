@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.usage import UsageAccount
 from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, run_failed
 from fedoptima.engine.determinism import deterministic
-from fedoptima.engine.server import ServerEngine
-from fedoptima.experiments.result import Result
+from fedoptima.experiments.metrics_file import MetricsFile
+from fedoptima.experiments.result import Result, build_result
 from fedoptima.experiments.run_directory import RunDirectory, run_header
 from fedoptima.experiments.setup import Experiment, assemble
 from fedoptima.sim.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
@@ -83,6 +78,8 @@ class _Run:
         self._directory = directory
         self._dry = dry
         self._accounts = Accounts()
+        course = self._accounts.course
+        self._metrics = MetricsFile(directory.metrics, course) if directory else None
         self._assembly = assemble(experiment, [self._record], dry=dry)
         self._watch = SimulationWatch(self._assembly.simulation, self._accounts)
 
@@ -101,6 +98,8 @@ class _Run:
             header = run_header(self._experiment.recipe, dry=self._dry)
             path = self._directory.trace if self._directory else None
             self._trace = TraceWriter(path, header)
+        if self._metrics is not None:
+            self._metrics.start()
         clock = _Clock(checkpoint_every if self._directory else None)
         try:
             while simulation.outcome is None:
@@ -126,6 +125,8 @@ class _Run:
     def _record(self, record: Record) -> None:
         self._trace.write(record)
         self._accounts.observe(record)
+        if self._metrics is not None:
+            self._metrics.update()
 
     # ---- checkpoints -------------------------------------------------------------------------
 
@@ -164,26 +165,17 @@ class _Run:
         return f"{reason} (at {self._assembly.simulation.now:.1f} s of the run{where})"
 
     def _finish(self, reason: str) -> Result:
-        simulation, engine = self._assembly.simulation, self._assembly.server_engine
-        recipe = self._experiment.recipe
-        weights = engine.export() if isinstance(engine, ServerEngine) else {}
-        result = Result(
-            name=recipe.name,
-            method=recipe.method.name,
-            seed=recipe.seed,
+        result = build_result(
+            self._experiment,
+            self._assembly.server_engine,
+            self._trace.digest,
             reason=reason,
-            rounds=simulation.server.machine.progress.rounds,
-            events=simulation.events,
+            rounds=self._assembly.simulation.server.machine.progress.rounds,
             summary=self._accounts.summary(),
-            trace_digest=self._trace.digest.hexdigest(),
-            weights_digest=weights_digest(weights),
-            split=engine.plan.split if engine.plan else 0,
             directory=self._directory.path if self._directory else None,
-            weights=weights,
         )
         if self._directory is not None:
             self._directory.write_result(result)
-            shutil.rmtree(self._directory.checkpoints, ignore_errors=True)
         return result
 
 
@@ -212,13 +204,3 @@ class _Clock:
     def saved(self) -> None:
         self.checkpoint_due = False
         self._last_checkpoint = time.monotonic()
-
-
-def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """A fingerprint of the weights, bit for bit."""
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -76,7 +76,7 @@ def simulate(
             "threads": threads,
         },
     )
-    experiment = prepare(resolved, given, progress)
+    experiment = prepare(resolved, given, progress, dry=dry)
     recipe = experiment.recipe
     directory = RunDirectory.create(Path(out), recipe, dry=dry) if out is not None else None
     try:
@@ -108,18 +108,19 @@ def resume(
 ) -> Result:
     """Resume a run that was killed or stopped; it ends as if it had not been.
 
-    What was given to `simulate` as Python objects has to be given again.
+    If the run is over already, its result is read from the folder. What was given to `simulate`
+    as Python objects has to be given again.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
     if run.over:
-        raise ConfigError(f"{run.path}: this run is over; its result is in {run.summary}")
+        return run.read_result()
     given = Given(model, _given_data(train, test, recipe.data.options), loss)
     if recipe.model.name == "custom" and model is None:
         raise ConfigError(f"{run.path}: this run's model was given in Python; give it again")
     if recipe.data.name == "custom" and given.dataset is None:
         raise ConfigError(f"{run.path}: this run's data was given in Python; give it again")
     return run_experiment(
-        prepare(recipe, given, progress),
+        prepare(recipe, given, progress, dry=dry),
         directory=run,
         dry=dry,
         resume=True,

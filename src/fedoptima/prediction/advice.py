@@ -116,7 +116,9 @@ def advise(
     short = recipe.model_copy(update={"stop": StopRule(epochs=epochs)})
     try:
         experiment = (
-            measured_experiment(short, view, in_time) if real else prepare(short, progress=in_time)
+            measured_experiment(short, view, in_time)
+            if real
+            else prepare(short, progress=in_time, dry=True)
         )
         baseline = _dry("", experiment, late)
     except Interrupted:

@@ -37,7 +37,7 @@ def measured_experiment(
         for name, join in view.joins.items()
     ]
     fleet = FleetConfig(server=ServerConfig(gflops=_UNSEEN), devices=tuple(groups))
-    experiment = prepare(recipe.model_copy(update={"fleet": fleet}), progress=progress)
+    experiment = prepare(recipe.model_copy(update={"fleet": fleet}), progress=progress, dry=True)
     plan = view.plan
     if plan is not None and plan.table and experiment.task.planning.split is None:
         planning = replace(experiment.task.planning, split=plan.split)

@@ -2,7 +2,7 @@
 
 config.json           the description of the run: see `trace.description`
 trace.jsonl.gz        everything that happened
-metrics.csv           one line an evaluation
+metrics.csv           one line for each evaluation so far
 summary.json          the result, without weights
 model.safetensors     the trained model, both sides joined
 checkpoints/          to resume from after a kill; removed when the run is over

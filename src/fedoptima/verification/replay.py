@@ -19,6 +19,7 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_setup import device_names, expected_devices
 from fedoptima.experiments.setup import (
@@ -28,7 +29,6 @@ from fedoptima.experiments.setup import (
     prepare,
     server_settings,
 )
-from fedoptima.experiments.simulated_run import weights_digest
 from fedoptima.sim.fleet import build_fleet
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from rich.text import Text
 from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import FAILED, INTERRUPTED, complain
 from fedoptima.cli.interrupt import Interrupt
+from fedoptima.cli.logs import said_on
 from fedoptima.cli.recipe_options import RECIPE_HELP, read_recipe
 from fedoptima.cli.views.comparison_progress import pool_view
 from fedoptima.core.errors import ConfigError
@@ -155,8 +157,8 @@ def _split_sets(sets: list[str]) -> tuple[list[str], dict[str, object]]:
 def _resume(folder: Path, jobs: int | None, checkpoint_every: float, quiet: bool) -> Comparison:
     from fedoptima.comparison.runner import resume_comparison
 
-    go_on = partial(resume_comparison, folder, jobs=jobs, checkpoint_every=checkpoint_every)
-    return _watched(go_on, folder, quiet)
+    resumed = partial(resume_comparison, folder, jobs=jobs, checkpoint_every=checkpoint_every)
+    return _watched(resumed, folder, quiet)
 
 
 def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Comparison:
@@ -165,7 +167,11 @@ def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Compa
     if not quiet:
         stderr().print(f"comparing in {folder}", soft_wrap=True)
     try:
-        with Interrupt() as interrupted, pool_view(quiet=quiet) as view:
+        with (
+            Interrupt() as interrupted,
+            said_on(stderr(), logging.WARNING),
+            pool_view(quiet=quiet) as view,
+        ):
             return run(observer=view.show, interrupted=interrupted)
     except (Interrupted, KeyboardInterrupt) as stop:
         begun = (folder / "comparison.json").exists()

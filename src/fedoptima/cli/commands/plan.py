@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +13,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fedoptima.analysis.formatting import brief, mebibytes, percent
-from fedoptima.cli.console import plain_table, stdout
+from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import warn
+from fedoptima.cli.logs import said_on
 from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
 from fedoptima.cli.views.progress import view_of
 
@@ -41,8 +43,12 @@ def plan(
     from fedoptima.experiments.setup import prepare
     from fedoptima.prediction.planning import predict
 
-    with naming(recipe), view_of(changed, quiet=as_json) as view:
-        experiment = prepare(changed, progress=view.reading)
+    with (
+        naming(recipe),
+        said_on(stderr(), logging.WARNING),
+        view_of(changed, quiet=as_json) as view,
+    ):
+        experiment = prepare(changed, progress=view.reading, dry=True)
         prediction = predict(experiment)
     if as_json:
         typer.echo(prediction.to_json())

@@ -122,7 +122,9 @@ def _resume(
     from fedoptima.experiments.run_directory import RunDirectory
     from fedoptima.experiments.simulation import resume as resume_run
 
-    _, recipe, _ = RunDirectory.open(folder)
+    run, recipe, _ = RunDirectory.open(folder)
+    if run.over:
+        return run.read_result()
     resumed = partial(resume_run, folder, checkpoint_every=checkpoint_every)
     tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=True)
     return _watched(resumed, recipe, folder, tracked, quiet)

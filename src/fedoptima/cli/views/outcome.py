@@ -41,6 +41,11 @@ def _figures(result: Result, time: str) -> Table:
         throughput += f", {brief(result.server_samples / seconds)} on the server"
     if result.accuracy is not None:
         table.add_row("accuracy", accuracies(result.accuracy, result.best_accuracy))
+    if result.test_accuracy is not None:
+        table.add_row(
+            "test accuracy",
+            f"{percent(result.test_accuracy)} (the accuracy above: validation data)",
+        )
     table.add_row(time, duration(result.seconds))
     table.add_row(
         "epochs", f"{result.epochs:.1f} ({result.rounds} rounds, {result.versions} merges)"

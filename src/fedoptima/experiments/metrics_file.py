@@ -1,0 +1,52 @@
+"""metrics.csv: one line for each evaluation, written as it comes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from fedoptima.analysis.curve import CourseAccount, Point
+
+_COLUMNS = [field.name for field in fields(Point)]
+
+
+class MetricsFile:
+    """Follows an account of the run's course.
+
+    ``devices=False``: the account does not see the devices' records, so their samples are left
+    open until the run is over.
+    """
+
+    def __init__(self, path: Path, course: CourseAccount, *, devices: bool = True) -> None:
+        self._path = path
+        self._course = course
+        self._open_columns = () if devices else ("device_samples",)
+        self._written = 0
+
+    def start(self) -> None:
+        """What the account knows by now, and nothing else: a resumed run has been cut back."""
+        with self._path.open("w", newline="") as file:
+            csv.writer(file).writerow(_COLUMNS)
+        self._written = 0
+        self.update()
+
+    def update(self) -> None:
+        """To be called after every record."""
+        if len(self._course.points) > self._written:
+            new = self._course.points[self._written :]
+            self._written = len(self._course.points)
+            with self._path.open("a", newline="") as file:
+                csv.writer(file).writerows(self._row(point) for point in new)
+
+    def _row(self, point: Point) -> list[object]:
+        known = {**asdict(point), **dict.fromkeys(self._open_columns)}
+        return [known[column] for column in _COLUMNS]
+
+
+def write_metrics(path: Path, points: Iterable[Point]) -> None:
+    """The whole file, in the place of one that has grown."""
+    course = CourseAccount()
+    course.points.extend(points)
+    MetricsFile(path, course).start()
