@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.jobs import AuxiliaryStep, ExportModel, Forward
 from fedoptima.core.messages import (
     ActivationBatch,
@@ -22,6 +22,7 @@ from fedoptima.core.messages import (
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.payload_validation import Values
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
 from tests.engine.bench import Bench, dense_model, payload, samples
@@ -228,3 +229,28 @@ def test_nan_is_refused_at_the_door_and_infinity_is_not(bench: Bench) -> None:
     broken = {**update(bench), "0.0.bias": torch.full((8,), float("nan"))}
     with pytest.raises(ProtocolViolation, match="holds NaN"):
         bench.server.admit(handed_in(broken))
+
+
+def test_infinities_of_both_signs_are_not_taken_for_nan(bench: Bench) -> None:
+    both = torch.full((7, 8), float("inf"))
+    both[0] = float("-inf")
+    bench.server.admit(batch(**{"activations.0": both}))
+
+
+def test_values_that_were_looked_at_before_are_judged_like_those_on_arrival(bench: Bench) -> None:
+    broken = batch(**{"activations.0": torch.full((7, 8), float("nan"))})
+    with pytest.raises(NotFinite, match=r"activations\.0 holds NaN"):
+        bench.server.admit(broken, bench.server.inspect(broken))
+    assert bench.server.inspect(TurnOn()) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_answer_is_the_same_whenever_it_is_asked_for() -> None:
+    fine = {"activations.0": torch.ones(7, 8).cuda(), "labels": torch.arange(7).cuda()}
+    broken = {**fine, "activations.0": fine["activations.0"] * float("nan")}
+    looked_at = Values(fine), Values(broken)
+    fine["activations.0"].mul_(float("nan"))  # queued behind the look
+    looked_at[0].check_numbers(fine)
+    assert looked_at[0].labels() == (0, 6)
+    with pytest.raises(NotFinite):
+        looked_at[1].check_numbers(broken)

@@ -6,6 +6,7 @@ everything here is fixed when the plan is made; nothing that training changes is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,41 +57,45 @@ class Values:
     """
 
     def __init__(self, tensors: Tensors) -> None:
-        floats = [t.flatten() for n, t in tensors.items() if t.is_floating_point() and n != SHARE]
+        floats = [t for name, t in tensors.items() if t.is_floating_point() and name != SHARE]
         labels = tensors.get(LABELS)
-        compute = next((t.device for t in tensors.values() if t.is_cuda), torch.device("cpu"))
-        with torch.no_grad():
-            every = torch.cat(floats) if len(floats) > 1 else floats[0] if floats else None
-            nan = torch.isnan(every).any() if every is not None else torch.tensor(False)
-            found = [nan.to(compute, torch.int64)]
-            if labels is not None and labels.dtype == torch.int64 and labels.numel():
-                found += [end.to(compute) for end in labels.aminmax()]
-            self._found = torch.stack(found)
+        found = [
+            t.sum() for t in floats
+        ]  # NaN if one of the values is, and cheaper than asking each
+        if labels is not None and labels.dtype == torch.int64 and labels.numel():
+            found += labels.aminmax()
+        self._sums = len(floats)
+        self._found = torch.stack([number.detach().double() for number in found] or [_NOTHING])
         self._copied: torch.cuda.Event | None = None
-        if compute.type == "cuda":
-            host = torch.empty(self._found.shape, dtype=torch.int64, pin_memory=True)
+        if self._found.is_cuda:
+            host = torch.empty(self._found.shape, dtype=torch.float64, pin_memory=True)
+            stream = torch.cuda.current_stream(self._found.device)
             self._found = host.copy_(self._found, non_blocking=True)
-            self._copied = torch.cuda.current_stream(compute).record_event()
+            self._copied = stream.record_event()
 
-    def _read(self) -> list[int]:
+    def _read(self) -> list[float]:
         if self._copied is not None:
             self._copied.synchronize()
-        return [int(value) for value in self._found]
+        return [float(number) for number in self._found]
 
     def labels(self) -> tuple[int, int]:
         """The lowest and the highest."""
-        _, low, high = self._read()
-        return low, high
+        low, high = self._read()[self._sums :]
+        return int(low), int(high)
 
     def check_numbers(self, tensors: Tensors) -> None:
         """One device's NaN would spread with the next step. Infinity may be meant: masks."""
-        if not self._read()[0]:
+        if not any(map(math.isnan, self._read()[: self._sums])):
             return
-        odd = (n for n, t in tensors.items() if t.is_floating_point() and torch.isnan(t).any())
-        raise NotFinite(
-            f"{next(odd)} holds NaN: either the training has diverged (lower the learning rate, "
-            "set clip_norm) or something is wrong with the data"
-        )
+        for name, tensor in tensors.items():  # the sum of infinities may be NaN, too
+            if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
+                raise NotFinite(
+                    f"{name} holds NaN: either the training has diverged (lower the learning "
+                    "rate, set clip_norm) or something is wrong with the data"
+                )
+
+
+_NOTHING = torch.zeros(())
 
 
 class ExpectedActivations:
