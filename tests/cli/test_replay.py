@@ -78,7 +78,7 @@ def test_the_first_difference_is_shown(call: Call, folder: Path, tmp_path: Path)
         file.write("\n".join([*lines[:at], spoilt, *lines[at + 1 :], ""]))
     answer = call("replay", tmp_path)
     assert answer.code == 1
-    assert answer.words.startswith(f"different: record {at} (server was told ")
+    assert answer.words.startswith(f"different: record {at} (server, ")
     assert "expected HandIn(), got TurnOn()" in answer.words
     said = json.loads(call("replay", tmp_path, "--json").out)
     assert said["identical"] is False

@@ -5,15 +5,15 @@ import threading
 
 import pytest
 
-from fedoptima.tracking.background_sender import Courier
+from fedoptima.tracking.background_sender import BackgroundSender
 
 
-def test_errands_are_run_one_after_the_other_before_it_closes() -> None:
+def test_requests_are_run_one_after_the_other_before_it_closes() -> None:
     done: list[int] = []
-    courier = Courier("there")
+    sender = BackgroundSender("there")
     for number in range(100):
-        courier.post(done.append, number)
-    courier.close()
+        sender.post(done.append, number)
+    sender.close()
     assert done == list(range(100))
 
 
@@ -23,24 +23,24 @@ def test_the_first_failure_is_said_once_and_ends_it(caplog: pytest.LogCaptureFix
     def fail() -> None:
         raise OSError("connection refused")
 
-    courier = Courier("there")
+    sender = BackgroundSender("there")
     with caplog.at_level(logging.WARNING):
-        courier.post(fail)
-        courier.post(fail)
-        courier.post(done.append, "after")
-        courier.close()
-        courier.post(done.append, "much later")
+        sender.post(fail)
+        sender.post(fail)
+        sender.post(done.append, "after")
+        sender.close()
+        sender.post(done.append, "much later")
     assert done == []
     assert caplog.messages == ["there gets no more of this run, which goes on: connection refused"]
 
 
-def test_nobody_waits_for_an_errand_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_waits_for_an_request_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
     hanging = threading.Event()
-    courier = Courier("there", most=2)
+    sender = BackgroundSender("there", most=2)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            courier.post(hanging.wait)
-        courier.close(patience=0.0)
+            sender.post(hanging.wait)
+        sender.close(patience=0.0)
     assert caplog.messages == [
         "there gets no more of this run, which goes on: too much is waiting to be sent"
     ]
@@ -49,9 +49,9 @@ def test_nobody_waits_for_an_errand_that_hangs(caplog: pytest.LogCaptureFixture)
 
 def test_the_end_waits_only_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     hanging = threading.Event()
-    courier = Courier("there")
+    sender = BackgroundSender("there")
     with caplog.at_level(logging.WARNING):
-        courier.post(hanging.wait)
-        courier.close(patience=0.01)
+        sender.post(hanging.wait)
+        sender.close(patience=0.01)
     assert "not everything was sent" in caplog.text
     hanging.set()

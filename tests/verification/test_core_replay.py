@@ -228,7 +228,7 @@ def test_a_differing_field_is_named_with_both_values() -> None:
     assert difference.what.endswith("Run.ticket")
     assert (difference.expected, difference.got) == ("77", str(run.ticket))
     said = str(difference)
-    assert f"record {index + 1} ({records[index].node} was told" in said
+    assert f"record {index + 1} ({records[index].node}, " in said
     assert f"expected 77, got {run.ticket}" in said
     assert difference.plain()["node"] == records[index].node
 

@@ -52,7 +52,7 @@ def test_records_lost_in_the_middle_of_a_life_are_missed(name: str) -> None:
 
 def test_a_whole_session_lost_in_the_middle_of_a_life_is_missed() -> None:
     records = trace_of("fedasync")
-    own = of_device(records, D0)  # cut off once, and back in the same life
+    own = of_device(records, D0)  # cut off once, and back in the same incarnation
     back = [i for i in own if isinstance(records[i].event, Connected)][1]
     first = [i for i in own if i < back]
     assert first_difference("fedasync", without(records, first)) is not None

@@ -22,7 +22,7 @@ from fedoptima.core.messages import (
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.trace.record import Record
 from fedoptima.verification.difference import Difference
-from fedoptima.verification.incarnations import Lives
+from fedoptima.verification.incarnations import Incarnations
 from fedoptima.verification.matching import JobMatching, MailMatching
 
 A, B = NodeId("a"), NodeId("b")
@@ -33,9 +33,9 @@ def on(node: NodeId, event: Event, *effects: Effect) -> Record:
 
 
 def checked(matching: JobMatching | MailMatching, *records: Record) -> Difference | None:
-    lives = Lives()
+    incarnations = Incarnations()
     for number, record in enumerate(records, start=1):
-        difference = matching.observe(number, record, lives.begun_by(record))
+        difference = matching.observe(number, record, incarnations.begun_by(record))
         if difference is not None:
             return difference
     return matching.finish() if isinstance(matching, MailMatching) else None
@@ -263,7 +263,7 @@ def test_a_new_life_leaves_the_old_ones_job_unanswered() -> None:
 
 
 def test_only_a_servers_life_may_go_on_in_the_middle_and_never_back() -> None:
-    def lives(node: NodeId) -> Callable[..., list[Record]]:
+    def incarnations(node: NodeId) -> Callable[..., list[Record]]:
         def of(*numbers: int) -> list[Record]:
             return [
                 record
@@ -273,6 +273,6 @@ def test_only_a_servers_life_may_go_on_in_the_middle_and_never_back() -> None:
 
         return of
 
-    assert jobs(*lives(SERVER)(0, 0, 2, 2)) is None
-    assert jobs(*lives(SERVER)(0, 1, 0)) is not None
-    assert jobs(*lives(A)(0, 1)) is not None
+    assert jobs(*incarnations(SERVER)(0, 0, 2, 2)) is None
+    assert jobs(*incarnations(SERVER)(0, 1, 0)) is not None
+    assert jobs(*incarnations(A)(0, 1)) is not None

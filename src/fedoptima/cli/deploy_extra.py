@@ -10,7 +10,7 @@ from fedoptima.core.errors import ConfigError
 
 @contextmanager
 def deploy_extra() -> Iterator[None]:
-    """Imports inside fail with the command that mends it."""
+    """Imports inside fail with an install hint."""
     try:
         yield
     except ImportError as error:

@@ -12,11 +12,11 @@ _PACKAGES = ("prometheus_client", "tensorboard", "mlflow")
 
 @contextmanager
 def track_extra(option: str) -> Iterator[None]:
-    """Imports inside fail with the command that mends it."""
+    """Imports inside fail with an install hint."""
     try:
         yield
     except ImportError as error:
-        # torch's writer says what is missing in words of its own, without a name.
+        # torch's writer raises an ImportError of its own, without the name of a module.
         named = (error.name or "tensorboard").partition(".")[0]
         if named not in _PACKAGES:
             raise

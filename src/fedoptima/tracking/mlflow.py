@@ -1,8 +1,8 @@
 """A run in MLflow: the recipe as parameters, figures at every evaluation, results at the end.
 
 The MLflow server may be far away, or gone. So it is asked for a run before the training begins,
-where a mistake can be mended; all that follows goes through a thread that the training never waits
-for. When something cannot be sent, that is said once, and nothing more is sent.
+where a mistake can be corrected; all that follows goes through a background thread that training
+never waits for. When something cannot be sent, that is said once, and nothing more is sent.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from importlib import import_module
 from fedoptima.analysis.metrics import Moment, condition, evaluations
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.errors import ConfigError
-from fedoptima.tracking.background_sender import Courier
+from fedoptima.tracking.background_sender import BackgroundSender
 from fedoptima.tracking.tracker import Ending, Subject
 
-# MLflow's own would wait for minutes at the start, and report its use to its makers.
+# By default MLflow waits for minutes at the start, and sends telemetry.
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-_FOLDER = "fedoptima.folder"  # the tag by which a run that is gone on with is found again
+_FOLDER = "fedoptima.folder"  # the tag by which a resumed run is found
 _LONGEST = 6000  # characters of a parameter
 _AT_ONCE = 100  # parameters
 
@@ -36,7 +36,7 @@ class MLflow:
             os.environ.setdefault(name, value)
         # By name: its types are not here where it is not.
         mlflow, self._entities = import_module("mlflow"), import_module("mlflow.entities")
-        self._told: int | None = None  # evaluations; None: it is the first look
+        self._sent: int | None = None  # evaluations; None: before the first moment
         self._status = "KILLED"
         try:
             self._client = mlflow.MlflowClient(tracking_uri=uri)
@@ -47,7 +47,7 @@ class MLflow:
                 "(for example --mlflow http://127.0.0.1:5000)"
             ) from error
         self._began = time.time()
-        self._courier = Courier("MLflow")
+        self._sender = BackgroundSender("MLflow")
 
     def _open(self, subject: Subject) -> tuple[str, bool]:
         """The id of its run, and whether that was begun before."""
@@ -69,26 +69,26 @@ class MLflow:
         return str(run), False
 
     def _find(self, experiment: str, folder: str) -> str | None:
-        """Looked for by eye: a path may hold quotes, which the server's filters cannot."""
+        """Compared here: a path may hold quotes, which the server's filters cannot."""
         for run in self._client.search_runs([experiment]):  # the latest first
             if run.data.tags.get(_FOLDER) == folder:
                 return str(run.info.run_id)
         return None
 
     def observe(self, moment: Moment) -> None:
-        self._tell(moment.summary)
+        self._send_new(moment.summary)
 
-    def _tell(self, summary: Summary) -> None:
-        if self._told is None:
-            self._told = len(summary.curve) if self._resumed else 0
+    def _send_new(self, summary: Summary) -> None:
+        if self._sent is None:
+            self._sent = len(summary.curve) if self._resumed else 0
             self._began = time.time() - summary.seconds
-        fresh = list(evaluations(summary.curve))[self._told :]
+        fresh = list(evaluations(summary.curve))[self._sent :]
         for figures in fresh:
-            self._told += 1
+            self._sent += 1
             if figures is fresh[-1]:
                 figures |= condition(summary)
             at = int(1000 * (self._began + figures["seconds"]))
-            self._courier.post(self._send_figures, self._told, at, figures)
+            self._sender.post(self._send_figures, self._sent, at, figures)
 
     def _send_figures(self, step: int, at: int, figures: Mapping[str, float]) -> None:
         metric = self._entities.Metric
@@ -96,9 +96,9 @@ class MLflow:
         self._client.log_batch(self._run, metrics=rows)
 
     def finish(self, ending: Ending) -> None:
-        self._tell(ending.summary)
+        self._send_new(ending.summary)
         self._status = "FINISHED"
-        self._courier.post(self._send_ending, ending)
+        self._sender.post(self._send_ending, ending)
 
     def _send_ending(self, ending: Ending) -> None:
         for name, text in ending.tags.items():
@@ -108,12 +108,12 @@ class MLflow:
                 self._client.log_artifact(self._run, str(path))
 
     def close(self) -> None:
-        self._courier.post(self._client.set_terminated, self._run, self._status)
-        self._courier.close()
+        self._sender.post(self._client.set_terminated, self._run, self._status)
+        self._sender.close()
 
 
 def flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Tables become dotted names; what is no text is JSON, lists included, cut where too long."""
+    """Tables become dotted names; other values than text become JSON, cut where too long."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{key}.")

@@ -1,7 +1,7 @@
 """What all trackers have in common. A run never fails, and never waits, because of one.
 
-A tracker is told of a run by the run's own thread, in moments that no longer change: whatever
-answers or sends from another thread can read them at leisure.
+The run's own thread hands each tracker immutable moments, so a thread that serves or sends them can
+read them at any time.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Tracking:
         return bool(self._trackers)
 
     def look(self, evaluations: int, take: Callable[[], Moment]) -> None:
-        """Often; ``take`` is called where there is somebody to tell, and something new."""
+        """Call often; ``take`` is called if there is a tracker and something new."""
         now = self._clock()
         if not self._trackers or (now < self._next and evaluations == self._evaluations):
             return

@@ -19,8 +19,8 @@ from fedoptima.core.machine import Machine
 from fedoptima.core.messages import Join
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
-from fedoptima.verification.difference import NOTHING, Difference, part_ways
-from fedoptima.verification.incarnations import Lives
+from fedoptima.verification.difference import NOTHING, Difference, first_difference
+from fedoptima.verification.incarnations import Incarnations
 from fedoptima.verification.matching import JobMatching, MailMatching
 
 ServerFactory = Callable[[], Machine]
@@ -35,7 +35,7 @@ class Verdict:
 
 
 def device_as_introduced(join: Join) -> DeviceCore:
-    """A device at the beginning of the life that it introduces with ``join``."""
+    """A device at the start of the incarnation that joins with ``join``."""
     return DeviceCore(
         samples=join.samples,
         flops_per_second=join.flops_per_second,
@@ -51,13 +51,13 @@ def replay_trace(
     device: DeviceFactory = device_as_introduced,
 ) -> Verdict:
     """``records``: each node's in order; how the nodes' are interleaved does not matter."""
-    lives, cores = Lives(), _Cores(server, device)
+    incarnations, cores = Incarnations(), _Cores(server, device)
     jobs, mail = JobMatching(), MailMatching()
     nodes: dict[NodeId, int] = {}
     number = 0
     for number, record in enumerate(records, start=1):
         nodes[record.node] = nodes.get(record.node, 0) + 1
-        join = lives.begun_by(record)
+        join = incarnations.begun_by(record)
         difference = (
             cores.feed(number, record, join)
             or jobs.observe(number, record, join)
@@ -106,7 +106,7 @@ def _compare(number: int, record: Record, got: list[Effect]) -> Difference | Non
         ours = expected[index] if index < len(expected) else NOTHING
         theirs = got[index] if index < len(got) else NOTHING
         name = type(theirs if ours is NOTHING else ours).__name__
-        difference = part_ways(number, record, f"effect {index + 1}, {name}", ours, theirs)
+        difference = first_difference(number, record, f"effect {index + 1}, {name}", ours, theirs)
         if difference is not None:
             return difference
     return None

@@ -1,4 +1,4 @@
-"""Where a trace and what it should be part ways."""
+"""The first difference between a trace and what it should be."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Difference:
     def __str__(self) -> str:
         at, node, event = self.record.at, self.record.node, type(self.record.event).__name__
         return (
-            f"record {self.number} ({node} was told {event} at {at:.6f} s): {self.what}: "
+            f"record {self.number} ({node}, {event} at {at:.6f} s): {self.what}: "
             f"expected {self.expected}, got {self.got}"
         )
 
@@ -38,7 +38,7 @@ class Difference:
         }
 
 
-def part_ways(
+def first_difference(
     number: int, record: Record, what: str, expected: object, got: object
 ) -> Difference | None:
     """None if the two are equal; otherwise the innermost field in which they differ."""

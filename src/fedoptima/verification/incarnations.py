@@ -1,8 +1,8 @@
-"""Where one life of a device ends in its records and the next begins.
+"""Where one incarnation of a device ends in its records and the next begins.
 
-A device's process begins with a connection and introduces itself with the number of its life: the
-first record that says another number is the first of a new life. What the old one left undone,
-nobody will ever answer.
+A device's process starts with a connection and joins with the number of its incarnation: the first
+record with another number is the first of a new one. Jobs that the old one left open are never
+answered.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
 
-class Lives:
+class Incarnations:
     def __init__(self) -> None:
         self._current: dict[NodeId, int] = {}
 
     def begun_by(self, record: Record) -> Join | None:
-        """How the device introduced itself, if ``record`` is the first of a life."""
+        """The device's Join, if ``record`` is the first of an incarnation."""
         if record.node == SERVER or not isinstance(record.event, Connected):
             return None
         for effect in record.effects:

@@ -1,4 +1,4 @@
-"""What one side of a seam says must be what the other side heard.
+"""What one side records as sent or ordered must be what the other side records as received.
 
 Jobs: each one ordered is answered once, by its ticket, before the next; its result bears its name.
 Mail: in each session, direction and class (bulk, or all that overtakes it) the messages received
@@ -6,7 +6,7 @@ are the first ones sent, in order. The two sides' records need not be interleave
 clocks of a real run agree only roughly.
 
 More may be received than was recorded as sent only where records are known to be lost: the last
-ones of a device's life, and those of a server between its last checkpoint and its death.
+ones of a device's incarnation, and those of a server between its last checkpoint and its death.
 """
 
 from __future__ import annotations
@@ -20,44 +20,46 @@ from fedoptima.core.events import Connected, Disconnected, JobDone, JobFailed, R
 from fedoptima.core.messages import Join, Message, is_bulk
 from fedoptima.core.types import SERVER, NodeId, PayloadId, payload_id
 from fedoptima.trace.record import Record
-from fedoptima.verification.difference import NOTHING, Difference, part_ways, shown
+from fedoptima.verification.difference import NOTHING, Difference, first_difference, shown
 
 
 class JobMatching:
     def __init__(self) -> None:
         self._running: dict[NodeId, Run] = {}
-        self._life: dict[NodeId, int] = {}
+        self._incarnation: dict[NodeId, int] = {}
 
     def observe(self, number: int, record: Record, join: Join | None) -> Difference | None:
         node, event = record.node, record.event
-        if join is not None:  # what the last life was doing, nobody will answer
-            self._life[node] = join.incarnation
+        if join is not None:  # what its last incarnation was doing is never answered
+            self._incarnation[node] = join.incarnation
             self._running.pop(node, None)
         difference = None
         if isinstance(event, JobDone | JobFailed):
             ordered = self._running.pop(node, NOTHING)
             answered = Run(event.ticket, event.job)
-            difference = part_ways(number, record, "the job answered", ordered, answered)
+            difference = first_difference(number, record, "the job answered", ordered, answered)
             if difference is None and isinstance(event, JobDone):
                 difference = self._named_after(number, record, event)
         for effect in record.effects:
             if isinstance(effect, Run) and difference is None:
                 unanswered = self._running.get(node, NOTHING)
-                difference = part_ways(number, record, "the job running", NOTHING, unanswered)
+                difference = first_difference(
+                    number, record, "the job running", NOTHING, unanswered
+                )
                 self._running[node] = effect
         return difference
 
     def _named_after(self, number: int, record: Record, event: JobDone) -> Difference | None:
-        node, life = record.node, self._life.get(record.node, 0)
-        if node == SERVER:  # one that went on from a checkpoint has a higher number
-            life = max(life, life_of(event.result.id))
-            self._life[node] = life
-        expected = payload_id(node, life, event.ticket)
-        return part_ways(number, record, "the result's id", expected, event.result.id)
+        node, incarnation = record.node, self._incarnation.get(record.node, 0)
+        if node == SERVER:  # one resumed from a checkpoint has a higher number
+            incarnation = max(incarnation, incarnation_of(event.result.id))
+            self._incarnation[node] = incarnation
+        expected = payload_id(node, incarnation, event.ticket)
+        return first_difference(number, record, "the result's id", expected, event.result.id)
 
 
-def life_of(result: PayloadId) -> int:
-    """The life of the node whose job made this; -1 if the id is not of that form."""
+def incarnation_of(result: PayloadId) -> int:
+    """The incarnation of the node whose job made this; -1 if the id is not of that form."""
     _, _, tail = result.rpartition("/")[0].rpartition("/")
     return int(tail) if tail.isdecimal() else -1
 
@@ -94,7 +96,7 @@ class MailMatching:
         if node == SERVER:
             self._server.observe(record)
         else:
-            self._devices.setdefault(node, _DeviceSide()).observe(record, new_life=bool(join))
+            self._devices.setdefault(node, _DeviceSide()).observe(record, restarted=bool(join))
         difference = None
         if isinstance(event, Received):
             upward = node == SERVER
@@ -112,7 +114,7 @@ class MailMatching:
         return difference
 
     def finish(self) -> Difference | None:
-        """After the last record: was anything received that nobody sent?"""
+        """After the last record: was anything received that was never sent?"""
         unsent = [
             lane.received[0]
             for key, lane in self._lanes.items()
@@ -138,22 +140,22 @@ def _settle(lane: _Lane) -> Difference | None:
     if not (lane.sent and lane.received):
         return None
     sent, (number, record, message) = lane.sent.popleft(), lane.received.popleft()
-    return part_ways(number, record, "received", sent, message)
+    return first_difference(number, record, "received", sent, message)
 
 
 class _DeviceSide:
-    """A device's sessions by its own account. A life that was killed has lost its last records."""
+    """A device's sessions as it recorded them. One that was killed has lost its last records."""
 
     def __init__(self) -> None:
-        self._sessions: list[tuple[int, bool]] = []  # and whether a life began with it
+        self._sessions: list[tuple[int, bool]] = []  # and whether an incarnation began with it
         self._ended: set[int] = set()  # sessions of which the device has recorded the end
 
-    def observe(self, record: Record, *, new_life: bool) -> None:
+    def observe(self, record: Record, *, restarted: bool) -> None:
         match record.event:
             case Connected(_, session):
-                if self._sessions and not new_life:
+                if self._sessions and not restarted:
                     self._ended.add(self._sessions[-1][0])
-                self._sessions.append((session, new_life))
+                self._sessions.append((session, restarted))
             case Disconnected(_, session):
                 self._ended.add(session)
         if self._sessions and any(isinstance(effect, Halt) for effect in record.effects):
@@ -162,18 +164,18 @@ class _DeviceSide:
     def may_have_lost(self, session: int) -> bool:
         if any(session == known for known, _ in self._sessions):
             return session not in self._ended
-        later = (new_life for known, new_life in self._sessions if known > session)
+        later = (restarted for known, restarted in self._sessions if known > session)
         return next(later, True)
 
 
 class _ServerSide:
     """A server that went on from a checkpoint has forgotten what it did after it.
 
-    It begins by ending the sessions it knew; its next results bear the number of its new life.
+    It begins by ending the sessions it knew; its next results bear its new incarnation.
     """
 
     def __init__(self) -> None:
-        self._life = 0
+        self._incarnation = 0
         self._restarts = 0
         self._halted = False
         self._known: set[tuple[NodeId, int]] = set()
@@ -187,8 +189,8 @@ class _ServerSide:
             case Disconnected(device, session):
                 self._ended_since_result.add((device, session))
             case JobDone(result=result):
-                if life_of(result.id) > self._life:
-                    self._life = life_of(result.id)
+                if incarnation_of(result.id) > self._incarnation:
+                    self._incarnation = incarnation_of(result.id)
                     self._restarts += 1
                     self._cut_short |= self._ended_since_result
                 self._ended_since_result.clear()

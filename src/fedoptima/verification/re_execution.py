@@ -21,8 +21,8 @@ from fedoptima.core.machine import ComputeEngine, Outcome
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import SERVER, NodeId, PayloadId, payload_id
 from fedoptima.trace.record import Record
-from fedoptima.verification.difference import part_ways
-from fedoptima.verification.incarnations import Lives
+from fedoptima.verification.difference import first_difference
+from fedoptima.verification.incarnations import Incarnations
 
 
 class Irreproducible(FedOptimaError):
@@ -47,7 +47,7 @@ class Workshop:
 class _Step:
     number: int  # of the record
     record: Record
-    new_life: bool  # the first job of the device's process
+    restarted: bool  # the first job of the device's process
 
 
 class ReExecution:
@@ -55,8 +55,8 @@ class ReExecution:
         """``uses``: how many jobs need each payload, as `count_uses` says."""
         self._workshop = workshop
         self._uses = Counter(uses)
-        self._lives = Lives()
-        self._newborn: set[NodeId] = set()
+        self._incarnations = Incarnations()
+        self._restarted: set[NodeId] = set()
         self._queues: dict[NodeId, deque[_Step]] = {}
         self._blocked: dict[PayloadId, list[NodeId]] = {}
         self._values: dict[PayloadId, object] = {}
@@ -64,11 +64,11 @@ class ReExecution:
     def run(self, records: Iterable[Record]) -> None:
         for number, record in enumerate(records, start=1):
             node = record.node
-            if self._lives.begun_by(record) is not None:
-                self._newborn.add(node)
+            if self._incarnations.begun_by(record) is not None:
+                self._restarted.add(node)
             if isinstance(record.event, JobDone | JobFailed):
-                step = _Step(number, record, node in self._newborn)
-                self._newborn.discard(node)
+                step = _Step(number, record, node in self._restarted)
+                self._restarted.discard(node)
                 queue = self._queues.setdefault(node, deque())
                 queue.append(step)
                 if len(queue) == 1:  # otherwise the node is blocked already
@@ -104,7 +104,7 @@ class ReExecution:
 
     def _execute(self, step: _Step) -> PayloadId:
         node, event, job = step.record.node, step.record.event, _job(step)
-        if step.new_life:
+        if step.restarted:
             self._device(node).reset()
         engine = self._workshop.server if node == SERVER else self._device(node)
         recorded = None
@@ -120,7 +120,7 @@ class ReExecution:
             error = found
         self._release(job)
         what = f"{type(job).__name__}, executed again"
-        difference = part_ways(step.number, step.record, what, recorded, outcome)
+        difference = first_difference(step.number, step.record, what, recorded, outcome)
         if difference is not None:
             reason = f" ({type(error).__name__}: {error})" if error else ""
             raise Irreproducible(f"{difference}{reason}") from error

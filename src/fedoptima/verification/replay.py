@@ -36,9 +36,9 @@ from fedoptima.verification.core_replay import replay_trace
 from fedoptima.verification.difference import Difference
 from fedoptima.verification.re_execution import Irreproducible, ReExecution, Workshop, count_uses
 
-Progress = Callable[[str, int], None]  # what is done, and how many records are
+ReplayProgress = Callable[[str, int], None]  # what is done, and how many records are
 
-_TOLD_EVERY = 500  # records
+_PROGRESS_EVERY = 500  # records
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def replay(
     *,
     weights: bool = False,
     given: Given | None = None,
-    progress: Progress = lambda *_: None,
+    progress: ReplayProgress = lambda *_: None,
 ) -> Replay:
     """``weights``: execute all jobs again, too, which takes as long as the run's maths did.
 
@@ -134,7 +134,7 @@ def _server_core(run: RunDirectory, recipe: Recipe) -> ServerCore:
 
 
 def re_execute(
-    directory: str | Path, given: Given | None = None, progress: Progress = lambda *_: None
+    directory: str | Path, given: Given | None = None, progress: ReplayProgress = lambda *_: None
 ) -> dict[str, Tensor]:
     """The final weights of a run, both sides joined, from its recorded jobs alone.
 
@@ -152,9 +152,9 @@ def re_execute(
         return server.export()
 
 
-def _counted(records: Iterable[Record], what: str, progress: Progress) -> Iterator[Record]:
+def _counted(records: Iterable[Record], what: str, progress: ReplayProgress) -> Iterator[Record]:
     for number, record in enumerate(records):
-        if number % _TOLD_EVERY == 0:
+        if number % _PROGRESS_EVERY == 0:
             progress(what, number)
         yield record
 
