@@ -79,3 +79,39 @@ def test_the_share_of_a_time_budget_counts_from_the_beginning() -> None:
     counted = Progress(StopRule(hours=10.0 / 3600), 1.0)
     counted.begin(100.0, 1)
     assert counted.share(105.0) == 0.5
+
+
+def rounds_until_spent(epochs: float, samples_a_round: int, *, closes_round: bool = True) -> int:
+    counted = progress(rule=StopRule(epochs=epochs), members=1)
+    while counted.spent() is None:
+        counted.trained(samples_a_round, 1000)
+        counted.merged(1, closes_round=closes_round, members=1)
+    return counted.rounds
+
+
+def test_a_budget_in_epochs_ends_with_the_nearest_round_of_a_barrier() -> None:
+    # An incomplete last batch is left out, so a round is slightly less than an epoch.
+    assert rounds_until_spent(25, 990) == 25  # 24.75 epochs; 26 rounds would be 25.74
+    assert rounds_until_spent(25, 970) == 26  # 25.22 epochs; 25 rounds would be 24.25
+    assert rounds_until_spent(1, 900) == 1
+    assert rounds_until_spent(0.1, 900) == 1
+    assert rounds_until_spent(12, 5000) == 2  # 10 epochs are nearer than 15
+
+
+def test_a_budget_half_way_between_two_rounds_is_spent_in_full() -> None:
+    assert rounds_until_spent(2.5, 1000) == 3
+
+
+def test_a_budget_in_epochs_is_spent_in_full_without_a_barrier() -> None:
+    assert rounds_until_spent(25, 990, closes_round=False) == 26
+
+
+def test_a_small_round_of_a_barrier_is_no_reason_to_stop_early() -> None:
+    counted = progress(rule=StopRule(epochs=1))
+    for _ in range(9):  # most devices have left
+        counted.trained(100, 1000)
+        counted.merged(1, closes_round=True, members=1)
+        assert counted.spent() is None
+    counted.trained(100, 1000)
+    counted.merged(1, closes_round=True, members=1)
+    assert counted.spent() is not None

@@ -22,6 +22,8 @@ class Progress:
         self._began = 0.0
         self._merges = 0  # in this round
         self._round_size = 1
+        self._round_began = 0.0  # epochs, behind a barrier
+        self._last_round = 0.0  # its size in epochs; 0 without a barrier
         self._marks = 0  # evaluations that were due so far
         self._asked = 0
         self._open: dict[int, float] = {}  # evaluation -> epochs when it was asked for
@@ -55,6 +57,9 @@ class Progress:
     def merged(self, updates: int, *, closes_round: bool, members: int) -> None:
         self.weights_changed = True
         self._merges += updates
+        if closes_round:
+            self._last_round = self.epochs - self._round_began
+            self._round_began = self.epochs
         if closes_round or self._merges >= self._round_size:
             self.rounds += 1
             self._merges = 0
@@ -67,7 +72,10 @@ class Progress:
         )
 
     def spent(self) -> str | None:
-        return self._stopper.spent(rounds=self.rounds, epochs=self.epochs)
+        """Behind a barrier at the end of the round that is nearest to the budget."""
+        return self._stopper.spent(
+            rounds=self.rounds, epochs=self.epochs, within=self._last_round / 2
+        )
 
     def evaluation_due(self) -> bool:
         marks = int((self.epochs + _ROUNDING) // self._every)

@@ -64,12 +64,16 @@ class Stopper:
         self.best: float | None = None
         self.best_epoch = 0.0
 
-    def spent(self, *, rounds: int, epochs: float) -> str | None:
-        """The reason to stop, if a budget is spent. (Seconds are a timer of the server.)"""
+    def spent(self, *, rounds: int, epochs: float, within: float = 0.0) -> str | None:
+        """The reason to stop, if a budget is spent. (Seconds are a timer of the server.)
+
+        Less than ``within`` epochs before the end of its budget a run stops as well.
+        """
         rule = self.rule
         if rule.rounds is not None and rounds >= rule.rounds:
             return f"{rounds} rounds done"
-        if rule.epochs is not None and epochs >= rule.epochs - 1e-9:  # epochs are sums of shares
+        # Epochs are sums of shares, so neither comparison is exact.
+        if rule.epochs is not None and rule.epochs - epochs < max(within - 1e-9, 1e-9):
             return f"{rule.epochs:g} epochs done"
         return None
 
