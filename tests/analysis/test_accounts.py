@@ -18,10 +18,23 @@ from fedoptima.core.events import Evaluated, JobDone, TimerFired
 from fedoptima.core.jobs import FullStep, Merge, ServerStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.types import SERVER
+from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
-from tests.analysis.stories import DATA, A, connects, loads, planned, told
+from tests.analysis.stories import (
+    DATA,
+    A,
+    B,
+    answers,
+    connects,
+    joins,
+    loads,
+    merge,
+    planned,
+    refusal,
+    told,
+    update,
+)
 from tests.experiments.runs import CHURN, FLEET, run
 from tests.support.fleets import descriptions
 from tests.support.rows import ROWS, Options
@@ -113,6 +126,7 @@ def check_laws(summary: Summary) -> None:
         assert 0 <= level.mean <= level.peak * (1 + 1e-9)
         assert all(0 <= mean <= level.peak * (1 + 1e-9) for mean in level.bins)
     assert (summary.refused_samples > 0) == (summary.staleness.refused > 0)
+    assert summary.trained_epochs >= summary.epochs
     json.loads(summary.to_json())
 
 
@@ -166,8 +180,37 @@ def test_a_result_is_what_its_trace_says(method: str, tmp_path: Path) -> None:
     kinds = ("activations", "gradients", "models", "control")
     assert sum(up[kind] for kind in kinds) == up["total"] == result.bytes_up
     assert sum(down[kind] for kind in kinds) == down["total"] == result.bytes_down
-    assert up["per_epoch"]["total"] == pytest.approx(result.bytes_up / result.epochs)
+    assert up["per_epoch"]["total"] == pytest.approx(result.bytes_up / written["trained_epochs"])
     assert written["memory"]["total"]["peak"] == result.server_memory_peak
+
+
+def trained_on(at: float, device: NodeId, samples: int) -> Record:
+    return told(at, device, JobDone(1, FullStep(0), DATA, samples=samples))
+
+
+def test_figures_of_an_epoch_include_rounds_that_are_not_over_and_leave_out_refused_ones() -> None:
+    summary = account_for(
+        [
+            *joins(0.0, A, B),  # 16 samples together
+            planned(0.0),
+            trained_on(1.0, A, 8),
+            update(1.0, A, "a0", Run(1, merge((A, "a0", 1.0)))),  # half an epoch
+            trained_on(2.0, B, 8),
+            update(2.0, B, "b0", refusal(B), *answers(B)),
+            trained_on(6.0, A, 4),  # on the way to their next updates
+            trained_on(6.0, B, 4),
+        ]
+    )
+    assert summary.per_epoch(summary.seconds) == 6.0
+    assert (summary.epochs, summary.trained_epochs, summary.refused_samples) == (0.5, 1.0, 8)
+
+
+def test_an_epoch_of_a_short_asynchronous_run_is_as_long_as_one_of_a_long_run() -> None:
+    def seconds_an_epoch(epochs: float) -> float:
+        summary = run(dry=True, method="fedasync", epochs=epochs).summary
+        return summary.per_epoch(summary.seconds)
+
+    assert seconds_an_epoch(1.0) == pytest.approx(seconds_an_epoch(20.0), rel=0.1)
 
 
 def memory_with(devices: int, method: str) -> Summary:
@@ -215,7 +258,6 @@ def test_before_the_first_epoch_nothing_is_divided_by_it() -> None:
     assert summary.epochs == 0
     assert summary.per_epoch(5.0) == 0.0
     assert summary.throughput == Throughput(0.0, 0.0)
-    assert (summary.refused_samples > 0) == (summary.staleness.refused > 0)
     json.loads(summary.to_json())
 
 

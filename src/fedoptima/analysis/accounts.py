@@ -49,6 +49,7 @@ class Accounts:
         return Summary(
             seconds=self.course.seconds,
             epochs=self.server_state.epochs,
+            trained_epochs=self.server_state.trained_epochs(self.course.device_samples),
             refused_samples=self.server_state.refused_samples,
             versions=self.server_state.version,
             device_samples=self.course.device_samples,

@@ -84,6 +84,12 @@ class ServerState:
                     if effect.kind == NoteKind.UPDATE_REFUSED:
                         self._refuse(effect.about)
 
+    def trained_epochs(self, device_samples: int) -> float:
+        """Of all the samples that devices have trained on, those of refused updates left out."""
+        elsewhere = device_samples - self.accepted_samples - self.refused_samples
+        # Fewer than 0 while devices' own records are still on their way.
+        return self.epochs + max(0, elsewhere) / max(1, self._held_by_all)
+
     # ---- what comes in -----------------------------------------------------------------------
 
     def _receive(self, device: NodeId, message: Message, record: Record) -> None:

@@ -31,6 +31,7 @@ class Stretch:
 class Summary:
     seconds: float  # of training, from the plan to the last record
     epochs: float  # of updates that were accepted
+    trained_epochs: float  # and of rounds whose updates have not been handed in, or got lost
     refused_samples: int  # of updates that were not
     versions: int  # merges
     device_samples: int
@@ -60,8 +61,12 @@ class Summary:
         )
 
     def per_epoch(self, amount: float) -> float:
-        """0 before the first update was dealt with: there is no epoch to speak of."""
-        return amount / self.epochs if self.epochs else 0.0
+        """Divided by all training but that of refused updates.
+
+        Rounds that are not over when the run ends took time and bytes, too: leaving them out would
+        make every epoch of a short asynchronous run longer than it is.
+        """
+        return amount / self.trained_epochs if self.trained_epochs else 0.0
 
     def usage_per_epoch(self, usage: Usage) -> Usage:
         return Usage(

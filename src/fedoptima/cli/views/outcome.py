@@ -72,14 +72,13 @@ def _times(result: Result) -> Table:
     devices = {node: use for node, use in result.usage.items() if node != SERVER}
     idlest = sorted(devices, key=lambda node: devices[node].utilisation)[:_MOST_DEVICES]
     shown = devices if len(devices) <= _MOST_DEVICES else {node: devices[node] for node in idlest}
-    epochs = result.epochs or 1.0
 
     def row(name: str, uses: list[Usage]) -> None:
         """The mean of some nodes: seconds an epoch, and the share of their time."""
         count, span = len(uses), sum(use.span for use in uses) or 1.0
         cells = []
         for idle in (sum(u.idle_1 for u in uses), sum(u.idle_2 for u in uses)):
-            cells += [f"{idle / count / epochs:.2f}", percent(idle / span)]
+            cells += [f"{result.summary.per_epoch(idle / count):.2f}", percent(idle / span)]
         table.add_row(name, percent(sum(use.busy for use in uses) / span), *cells)
 
     table = plain_table("", "busy", "idle I, s/epoch", "", "idle II, s/epoch", "")
