@@ -38,7 +38,7 @@ def test_a_comparison_ends_with_one_table_and_where_it_is(call: Call, recipe: Pa
     }
     assert answer.err.splitlines()[0] == "comparing in runs/tiny-compare"
     assert "fedoptima (seed 1): starting" in answer.err
-    assert "fl (seed 1): done: 1.9 epochs, 28.7 s" in answer.err
+    assert "fl (seed 1): done: 0.9 epochs, 14.4 s" in answer.err
 
 
 def test_seven_methods_and_their_spread_over_seeds_fit_in_80_columns(
