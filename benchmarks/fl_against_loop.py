@@ -22,7 +22,8 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.data.loader import Loader
 from fedoptima.engine.determinism import deterministic
-from fedoptima.experiments.setup import Experiment, Given, prepare
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.setup import Experiment, prepare
 from fedoptima.experiments.simulated_run import run_experiment
 
 CLIENTS, SAMPLES, BATCH, ROUNDS, PAIRS = 16, 500, 50, 5, 5

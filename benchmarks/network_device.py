@@ -31,9 +31,9 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.data.loader import Loader
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
-from fedoptima.experiments.join import DeviceSetup, join
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.join import DeviceSetup, run_device
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
-from fedoptima.experiments.setup import Given
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.security.tls import ServerTLS
@@ -76,7 +76,7 @@ def over_the_network() -> float:
         tls = server_tls(folder)
         run = folder / "run"
         with server_process(discarding_server, run, tls) as (address, _):
-            join(
+            run_device(
                 DeviceSetup(
                     NAME,
                     address,

@@ -26,8 +26,8 @@ from fedoptima.analysis.accounts import summarise
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.engine.payloads import LABELS
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
-from fedoptima.experiments.setup import Given
 from fedoptima.runtime.security.certificates import make_device
 from fedoptima.runtime.security.tls import ServerTLS
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.serve import RunHooks, ServerWatch, serve
+from fedoptima.experiments.server_run import RunHooks, ServerWatch, serve_run
 from fedoptima.experiments.server_setup import ServerSetup
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address
@@ -52,7 +52,7 @@ def run_server(
 
     hooks = RunHooks(ready=parent.send, observe=answer, interrupted=lambda: ends)
     with suppress(Interrupted):
-        serve(setup, directory, tls=tls, hooks=hooks)
+        serve_run(setup, directory, tls=tls, hooks=hooks)
 
 
 @contextmanager

@@ -30,10 +30,10 @@ from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import ServerStep
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.payloads import LABELS, Tensors, name_activation, rebuild_activation
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.serve import RunHooks, serve
+from fedoptima.experiments.server_run import RunHooks, serve_run
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
-from fedoptima.experiments.setup import Given
 from fedoptima.preprocess.plan import Sides
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.runtime.address import Address
@@ -108,7 +108,7 @@ def over_the_network(setup: ServerSetup, batch: Tensors) -> float:
         save_file(batch, folder / "batch.safetensors")
         directory = RunDirectory.create(folder / "run", setup.recipe, dry=False)
         background = replaying(folder, folder / "batch.safetensors", [DEVICES])
-        serve(setup, directory, tls=tls, hooks=RunHooks(background=background))
+        serve_run(setup, directory, tls=tls, hooks=RunHooks(background=background))
         ends = [
             record.at
             for record in read_trace(directory.trace)

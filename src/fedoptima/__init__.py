@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from fedoptima.config.load import load_recipe
     from fedoptima.config.schema import Recipe
     from fedoptima.core.errors import ConfigError, FedOptimaError
+    from fedoptima.experiments.join import join
     from fedoptima.experiments.result import Result
+    from fedoptima.experiments.serve import serve
     from fedoptima.experiments.simulated_run import Interrupted
     from fedoptima.experiments.simulation import resume, simulate
+    from fedoptima.prediction.planning import plan
+    from fedoptima.reporting.report import report
+    from fedoptima.verification.replay import replay
 
 # Where each public name is defined. No subpackage may have one of these names: importing it would
 # hide the function (tests/test_public_names.py).
@@ -27,9 +32,14 @@ _DEFINED_IN = {
     "Recipe": "config.schema",
     "Result": "experiments.result",
     "compare": "comparison.runner",
+    "join": "experiments.join",
     "load_recipe": "config.load",
+    "plan": "prediction.planning",
+    "replay": "verification.replay",
+    "report": "reporting.report",
     "resume": "experiments.simulation",
     "resume_comparison": "comparison.runner",
+    "serve": "experiments.serve",
     "simulate": "experiments.simulation",
 }
 
@@ -42,9 +52,14 @@ __all__ = [
     "Result",
     "__version__",
     "compare",
+    "join",
     "load_recipe",
+    "plan",
+    "replay",
+    "report",
     "resume",
     "resume_comparison",
+    "serve",
     "simulate",
 ]
 

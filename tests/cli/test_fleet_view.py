@@ -17,7 +17,7 @@ from fedoptima.cli.views.fleet_state import DeviceRow, FleetState, listed
 from fedoptima.cli.views.fleet_table import MOST_ROWS, picture
 from fedoptima.cli.views.fleet_view import FleetLines, FleetTable, FleetView, fleet_view
 from fedoptima.cli.views.progress import State
-from fedoptima.experiments.serve import ServerWatch
+from fedoptima.experiments.server_run import ServerWatch
 from tests.support.network import NAMES, Server, start_device, tiny_recipe, until
 
 LOG = logging.getLogger("fedoptima.server")

@@ -12,8 +12,9 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.events import Evaluated
 from fedoptima.data.custom import as_dataset
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.result import Result
-from fedoptima.experiments.setup import Assembly, Given, assemble, prepare
+from fedoptima.experiments.setup import Assembly, assemble, prepare
 from fedoptima.experiments.simulation import simulate
 from fedoptima.trace.record import Record
 

@@ -7,7 +7,8 @@ import pytest
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.data.registry import DATASETS
-from fedoptima.experiments.setup import Given, prepare
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.setup import prepare
 from fedoptima.experiments.simulated_run import run_experiment
 from tests.experiments.runs import FLEET
 

@@ -15,7 +15,8 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.custom import as_dataset
-from fedoptima.experiments.setup import Given, prepare
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.setup import prepare
 from tests.experiments.runs import FLEET, data, network, run
 
 RECIPES = Path(__file__).parents[2] / "recipes"

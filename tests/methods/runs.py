@@ -26,7 +26,8 @@ from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.loader import Loader
 from fedoptima.engine.server import ServerEngine
-from fedoptima.experiments.setup import Given, assemble, prepare
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.setup import assemble, prepare
 from fedoptima.trace.record import Record
 from tests.experiments.runs import FLEET, data
 from tests.methods.references import State

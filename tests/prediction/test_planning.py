@@ -12,7 +12,8 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.types import NodeId
 from fedoptima.data.custom import as_dataset
-from fedoptima.experiments.setup import Experiment, Given, prepare
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.setup import Experiment, prepare
 from fedoptima.experiments.simulated_run import run_experiment
 from fedoptima.prediction import planning
 from fedoptima.prediction.planning import predict

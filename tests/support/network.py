@@ -24,7 +24,7 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.experiments.join import DeviceSetup, build_workplace
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.serve import RunHooks, ServerWatch, serve
+from fedoptima.experiments.server_run import RunHooks, ServerWatch, serve_run
 from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Device, Workplace
@@ -128,7 +128,7 @@ class Server:
         self._stop = Event()
         hooks = RunHooks(self._ready, self._observe, self._stop.is_set)
         self._work = Work(
-            lambda: serve(
+            lambda: serve_run(
                 setup,
                 self.directory,
                 listen=Address("127.0.0.1", port),

@@ -19,8 +19,8 @@ from fedoptima.core.jobs import ExportModel, FullStep, Job, LoadModel, Merge, Pa
 from fedoptima.core.machine import Outcome
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.data.custom import as_dataset
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.result import Result, weights_digest
-from fedoptima.experiments.setup import Given
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.methods.registry import METHODS
 from fedoptima.trace.device_trace import DeviceTrace
@@ -31,6 +31,9 @@ from fedoptima.verification.replay import re_execute, replay
 from tests.experiments.runs import CHURN, FLEET, data, network, run
 
 CPU = torch.device("cpu")
+
+
+GIVEN = {"model": network(), "train": data(), "test": data(48, seed=1)}
 
 
 def given() -> Given:
@@ -58,7 +61,7 @@ def test_every_method_gives_the_same_effects_and_the_same_weights(
     method: str, fleet: object, tmp_path: Path
 ) -> None:
     result = recorded(tmp_path / "run", method=method, fleet=fleet)
-    found = replay(tmp_path / "run", weights=True, given=given())
+    found = replay(tmp_path / "run", weights=True, **GIVEN)
     assert found.difference is None
     assert found.records == result.events
     assert found.weights is not None
@@ -111,7 +114,7 @@ def test_what_was_given_in_python_has_to_be_given_again_for_the_weights(tmp_path
     with pytest.raises(ConfigError, match="model was given in Python"):
         replay(tmp_path / "run", weights=True)
     with pytest.raises(ConfigError, match="data was given in Python"):
-        replay(tmp_path / "run", weights=True, given=Given(network()))
+        replay(tmp_path / "run", weights=True, model=network())
 
 
 def test_where_no_run_is_none_is_replayed(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_a_changed_record_is_found_and_shown(tmp_path: Path) -> None:
         return lines
 
     rewrite(trace, another_version)
-    found = replay(tmp_path / "run", weights=True, given=given())
+    found = replay(tmp_path / "run", weights=True, **GIVEN)
     assert not found.identical
     assert found.difference is not None
     assert found.difference.number == index + 1
@@ -159,12 +162,12 @@ def test_other_weights_than_the_jobs_make_are_found(tmp_path: Path) -> None:
     summary = tmp_path / "run" / "summary.json"
     plain = json.loads(summary.read_text())
     summary.write_text(json.dumps({**plain, "weights_digest": "0" * 64}))
-    found = replay(tmp_path / "run", weights=True, given=given())
+    found = replay(tmp_path / "run", weights=True, **GIVEN)
     assert found.difference is None
     assert not found.identical
     summary.write_text("{")
     with pytest.raises(ConfigError, match=r"summary\.json: damaged"):
-        replay(tmp_path / "run", weights=True, given=given())
+        replay(tmp_path / "run", weights=True, **GIVEN)
 
 
 # ---- jobs, in the order their payloads allow -----------------------------------------------------

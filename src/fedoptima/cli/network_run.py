@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
     from fedoptima.experiments.result import Result
     from fedoptima.experiments.run_directory import RunDirectory
-    from fedoptima.experiments.serve import BackgroundTask
+    from fedoptima.experiments.server_run import BackgroundTask
     from fedoptima.runtime.address import Address
     from fedoptima.runtime.security.tls import ServerTLS
 
@@ -48,7 +48,7 @@ def run_server(
     ``background``: see `RunHooks`.
     """
     from fedoptima.experiments.run_directory import RunDirectory
-    from fedoptima.experiments.serve import RunHooks, serve
+    from fedoptima.experiments.server_run import RunHooks, serve_run
     from fedoptima.experiments.server_setup import prepare_server
     from fedoptima.experiments.simulated_run import Interrupted
 
@@ -76,7 +76,7 @@ def run_server(
             stack.enter_context(kept_in(directory.server_log))
             observe = tracked.server_beside(None if quiet else view.observe)
             hooks = RunHooks(ready, observe, interrupted, background)
-            result = serve(setup, directory, listen=listen, tls=tls, resume=resume, hooks=hooks)
+            result = serve_run(setup, directory, listen=listen, tls=tls, resume=resume, hooks=hooks)
             tracked.finish(result)
             return result
     except ConfigError:

@@ -15,7 +15,7 @@ from fedoptima.cli.console import stderr
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
     from fedoptima.experiments.result import Result
-    from fedoptima.experiments.serve import ServerWatch
+    from fedoptima.experiments.server_run import ServerWatch
     from fedoptima.experiments.simulated_run import SimulationWatch
     from fedoptima.tracking.tracker import Subject, Tracker, Tracking
 

@@ -24,7 +24,7 @@ from fedoptima.comparison.process_pool import Order, PoolObserver, RunState, run
 from fedoptima.comparison.result import Comparison
 from fedoptima.comparison.rows import Run, read_run
 from fedoptima.comparison.spec import About, cores, describe, recipe_of
-from fedoptima.config.load import load_recipe
+from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.registry import assumption
@@ -61,7 +61,7 @@ def compare(
     Processes are spawned: a script calls this under ``if __name__ == "__main__":``. With ``out``
     every run leaves its folder there, and `resume_comparison` resumes it after a kill.
     """
-    base = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    base = as_recipe(recipe)
     if device is not None:
         base = base.model_copy(update={"device": device})
     about = describe(

@@ -33,6 +33,11 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return validate(Recipe, table, str(path))
 
 
+def as_recipe(recipe: Recipe | str | Path) -> Recipe:
+    """A recipe as a user gives it: the object, or the path of its file."""
+    return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+
+
 def read_toml(path: Path) -> Table:
     try:
         with path.open("rb") as file:

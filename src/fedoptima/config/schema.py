@@ -109,6 +109,8 @@ class DeployConfig(Strict):
 
 
 class Recipe(Strict):
+    """Everything that makes up a run; `load_recipe` reads one from a TOML file."""
+
     name: str = Field(default="run", min_length=1)
     seed: int = Field(default=1, ge=0)
     device: str = "cpu"  # where the maths runs: "cpu", "cuda", "cuda:1"

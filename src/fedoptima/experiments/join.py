@@ -1,13 +1,14 @@
-"""A device of a run over the network: what it builds from the server's recipe and its own data."""
+"""A device of a run over the network: the public function `join`, and what it works with."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,14 +20,16 @@ from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.registry import load_dataset
 from fedoptima.engine.determinism import deterministic
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.server_setup import device_names, expected_devices
-from fedoptima.experiments.setup import Given, device_engine, prepare_run, share_out
+from fedoptima.experiments.setup import device_engine, prepare_run, share_out
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.runtime.address import Address
+from fedoptima.runtime.address import Address, parse_address
 from fedoptima.runtime.device.client import Device, Pace, Workplace
 from fedoptima.runtime.device.paced_engine import PacedEngine
-from fedoptima.runtime.device.state import StateFile
-from fedoptima.runtime.security.tls import DeviceTLS
+from fedoptima.runtime.device.state import StateFile, state_folder
+from fedoptima.runtime.security.pem import common_name, read_certificates
+from fedoptima.runtime.security.tls import DeviceTLS, choose_security
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 
 LOG = logging.getLogger("fedoptima.device")
@@ -60,6 +63,95 @@ class DeviceFailed(FedOptimaError):
 
 
 def join(
+    server: str,
+    *,
+    name: str | None = None,
+    data: str | None = None,
+    directory: str | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+    gflops: float | None = None,
+    up_mbps: float | None = None,
+    down_mbps: float | None = None,
+    ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    insecure: bool = False,
+    state: str | Path | None = None,
+    give_up_after: float | None = None,
+    stay: bool = False,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> str:
+    """Take part in a run as a device: train for the server at HOST:PORT until the run is over.
+
+    Returns why the run ended. ``name`` is one of the recipe's fleet, or any with ``data``: the
+    device's own data, the name of a data set in ``directory`` or "package.module:function". It
+    may be left out where ``cert`` says it; ``ca``, ``cert`` and ``key`` are needed unless the
+    server is on this machine or ``insecure``. ``gflops`` and ``..._mbps`` slow the device down.
+
+    What it needs to continue after a kill is in ``state``, a folder. ``give_up_after``: seconds
+    without a server. ``stay``: after a run wait for the next one. ``interrupted`` is asked a few
+    times a second; when it says yes, `Interrupted` is raised.
+    """
+    setup = device_setup(
+        server,
+        name=name,
+        tls_files=(ca, cert, key),
+        insecure=insecure,
+        speeds=(gflops, up_mbps, down_mbps),
+        state=state,
+        warn=LOG.warning,
+        data=data,
+        directory=directory,
+        compute=device,
+        threads=threads,
+        give_up_after=give_up_after,
+        stay=stay,
+    )
+    return run_device(setup, stopped=interrupted)
+
+
+def device_setup(
+    server: str,
+    *,
+    name: str | None,
+    tls_files: Sequence[str | Path | None],
+    insecure: bool,
+    speeds: Sequence[float | None],
+    state: str | Path | None,
+    warn: Callable[[str], None],
+    **others: Any,
+) -> DeviceSetup:
+    """From what is typed. ``tls_files``: CA, certificate, key. ``speeds``: GFLOP/s, Mbps up, down.
+
+    ``others``: fields of `DeviceSetup`.
+    """
+    for option, value in zip(("--gflops", "--up-mbps", "--down-mbps"), speeds, strict=True):
+        if value is not None and not value > 0:
+            raise ConfigError(f"{option} {value:g}: must be above 0")
+    address = parse_address(server, option="--server")
+    tls = choose_security(address, DeviceTLS.of(*tls_files), insecure=insecure)
+    who = name or (common_name(read_certificates(tls.cert)[0]) if tls is not None else None)
+    if who is None:
+        raise ConfigError("--name is missing: say who this device is, for example --name pi-1")
+    for warning in tls.check(who) if tls is not None else []:
+        warn(warning)
+    flops, up, down = (
+        value and value * unit for value, unit in zip(speeds, (1e9, 1e6 / 8, 1e6 / 8), strict=True)
+    )
+    folder = Path(state) if state is not None else state_folder()
+    return DeviceSetup(
+        name=who,
+        server=address,
+        state=StateFile(folder / f"{who}.json"),
+        tls=tls,
+        flops_per_second=flops,
+        pace=Pace(up, down),
+        **others,
+    )
+
+
+def run_device(
     setup: DeviceSetup,
     *,
     stopped: Callable[[], bool] = lambda: False,

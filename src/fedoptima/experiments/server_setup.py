@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
 from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.run_directory import plain_recipe
-from fedoptima.experiments.setup import Given, RunSetup, prepare_run, server_settings
+from fedoptima.experiments.setup import RunSetup, prepare_run, server_settings
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet
 
@@ -47,6 +50,17 @@ def prepare_server(
     run.task.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
     waits_for = recipe.deploy.devices or len(device_names(recipe)) or 1
     return ServerSetup(run.recipe, run.method, run.task, waits_for)
+
+
+def check_same_recipe(recipe: Recipe, kept: Recipe, run: Path) -> None:
+    """A run is resumed with the recipe it was started with."""
+    # Threads that the recipe leaves open were settled when the run was started.
+    threads = recipe.threads or kept.threads
+    if recipe.model_copy(update={"threads": threads}) != kept:
+        raise ConfigError(
+            f"{run}: was started with another recipe; leave RECIPE and its options out to "
+            "resume it, or choose another folder"
+        )
 
 
 def instructions(setup: ServerSetup) -> str:

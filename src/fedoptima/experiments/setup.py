@@ -30,7 +30,8 @@ from fedoptima.data.registry import load_dataset, load_or_stand_in
 from fedoptima.data.validation import hold_out
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Loss, Task
+from fedoptima.engine.task import Task
+from fedoptima.experiments.given import Given
 from fedoptima.methods.registry import find_method, method_options
 from fedoptima.models.registry import build_model
 from fedoptima.preprocess.plan import PlanSettings
@@ -42,15 +43,6 @@ from fedoptima.sim.fleet import Fleet, build_fleet
 from fedoptima.sim.network import Link
 from fedoptima.sim.state import SimDevice
 from fedoptima.trace.record import Record
-
-
-@dataclass(frozen=True)
-class Given:
-    """What was handed over as Python objects instead of being named in the recipe."""
-
-    model: nn.Module | None = None
-    dataset: Dataset | None = None
-    loss: Loss | None = None
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from torch import nn
 
-from fedoptima.config.load import load_recipe, validate
-from fedoptima.config.schema import DataConfig, Recipe
+from fedoptima.config.load import as_recipe, validate
+from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress
 from fedoptima.engine.task import Loss
+from fedoptima.experiments.given import Given, given_data
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.setup import Given, prepare
+from fedoptima.experiments.setup import prepare
 from fedoptima.experiments.simulated_run import SimulationObserver, run_experiment
 
 Options = Mapping[str, object]
@@ -58,7 +58,7 @@ def simulate(
     """
     given = Given(
         model=model if isinstance(model, nn.Module) else None,
-        dataset=_given_data(train, test, data),
+        dataset=given_data(train, test, data),
         loss=loss,
     )
     resolved = _resolve(
@@ -114,11 +114,8 @@ def resume(
     run, recipe, dry = RunDirectory.open(Path(directory))
     if run.over:
         return run.read_result()
-    given = Given(model, _given_data(train, test, recipe.data.options), loss)
-    if recipe.model.name == "custom" and model is None:
-        raise ConfigError(f"{run.path}: this run's model was given in Python; give it again")
-    if recipe.data.name == "custom" and given.dataset is None:
-        raise ConfigError(f"{run.path}: this run's data was given in Python; give it again")
+    given = Given(model, given_data(train, test, recipe.data.options), loss)
+    given.check(recipe, run.path)
     return run_experiment(
         prepare(recipe, given, progress, dry=dry),
         directory=run,
@@ -128,28 +125,6 @@ def resume(
         observer=observer,
         interrupted=interrupted,
     )
-
-
-def _given_data(train: object, test: object, data: object) -> Dataset | None:
-    if isinstance(data, Dataset):
-        return data
-    if train is None:
-        if test is not None:
-            raise ConfigError("simulate(test=...) needs train=... beside it")
-        return None
-    if data is not None and not isinstance(data, Mapping):
-        raise ConfigError("give either data='name' or train=..., not both")
-    options = dict(data or {})
-    classes = options.pop("classes", None)
-    unknown = [key for key in options if key not in DataConfig.model_fields]
-    if unknown:
-        raise ConfigError(
-            f"data.{unknown[0]}: data given in Python has no such option; it has classes, "
-            + ", ".join(field for field in DataConfig.model_fields if field != "name")
-        )
-    if classes is not None and (not isinstance(classes, int) or classes < 1):
-        raise ConfigError(f"data.classes = {classes!r}: must be a whole number of at least 1")
-    return as_dataset(train, test, classes=classes)
 
 
 def _data_table(dataset: Dataset | None, data: object) -> Options | None:
@@ -169,7 +144,7 @@ def _resolve(recipe: Recipe | str | Path | None, parts: Options) -> Recipe:
     given = {name: part for name, part in parts.items() if part is not None}
     if recipe is None:
         return validate(Recipe, given, "simulate()")
-    base = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    base = as_recipe(recipe)
     if not given:
         return base
     return validate(Recipe, {**base.model_dump(exclude_unset=True), **given}, "simulate()")

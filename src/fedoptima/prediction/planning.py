@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from fedoptima.analysis.findings import AT_ITS_LIMIT
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
 from fedoptima.analysis.usage import UsageAccount
+from fedoptima.config.load import as_recipe
+from fedoptima.config.schema import Recipe
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.plan import Candidate, Objective, Plan
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.experiments.setup import Experiment, assemble
+from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.experiments.setup import Experiment, assemble, prepare
 from fedoptima.prediction.pacing import DevicePace, PaceAccount
 from fedoptima.preprocess.auxiliary import pooling_of
 from fedoptima.sim.dry import Sizes
@@ -68,6 +72,14 @@ class Prediction:
 
     def to_json(self) -> str:
         return json.dumps({**asdict(self), "server_capacity": self.server_capacity}, indent=1)
+
+
+def plan(recipe: Recipe | str | Path, *, progress: ReadingProgress = quiet) -> Prediction:
+    """What a run of this recipe will be like: its split, memory, throughput and bottleneck.
+
+    Nothing is trained, and of the data only its facts are needed.
+    """
+    return predict(prepare(as_recipe(recipe), progress=progress, dry=True))
 
 
 def predict(experiment: Experiment) -> Prediction:

@@ -22,10 +22,9 @@ from fedoptima.experiments.setup import build_method
 from fedoptima.prediction.advice import Advice, advise
 from fedoptima.reporting.html import Page, plotly_source, render
 from fedoptima.trace.reader import read_header, read_trace
+from fedoptima.trace.record import RecordProgress
 from fedoptima.trace.run_folder import RunFiles
 from fedoptima.version import __version__
-
-Progress = Callable[[str, int], None]  # what is being done, and how many records so far
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,18 @@ class _Source:
 
 
 def report(
-    runs: Sequence[str | Path],
+    runs: str | Path | Sequence[str | Path],
     *,
     out: str | Path = "report.html",
     advice: bool = True,
-    progress: Progress = lambda *_: None,
+    progress: RecordProgress = lambda *_: None,
 ) -> Report:
-    """``runs``: folders of runs or of comparisons, finished or not."""
+    """Write one HTML file about one or several runs: where the time went, in figures and words.
+
+    ``runs``: folders of runs or of comparisons, finished or not. ``advice``: also simulate the
+    recipe with changes, to see what would help.
+    """
+    runs = [runs] if isinstance(runs, str | Path) else runs
     path = Path(out)
     _check_place(path)
     plotly_source()  # missing packages, too, are better found before than after reading
@@ -164,7 +168,7 @@ def _facts(source: _Source, label: str) -> RunFacts:
     return RunFacts(label, source.recipe.model_dump(mode="json"), source.dry, cap)
 
 
-def _named(progress: Progress, label: str) -> Callable[[int], None]:
+def _named(progress: RecordProgress, label: str) -> Callable[[int], None]:
     return lambda records: progress(f"reading {label}", records)
 
 

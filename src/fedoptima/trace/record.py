@@ -21,6 +21,10 @@ encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space around, too
 
 
+# What is done with a trace, and with how many records so far.
+RecordProgress = Callable[[str, int], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     at: float

@@ -7,11 +7,11 @@ fresh engines. Both serve simulated and real runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
@@ -19,24 +19,18 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
+from fedoptima.engine.task import Loss
+from fedoptima.experiments.given import Given, given_data
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_setup import device_names, expected_devices
-from fedoptima.experiments.setup import (
-    Given,
-    build_method,
-    device_engine,
-    prepare,
-    server_settings,
-)
+from fedoptima.experiments.setup import build_method, device_engine, prepare, server_settings
 from fedoptima.sim.fleet import build_fleet
 from fedoptima.trace.reader import read_trace
-from fedoptima.trace.record import Record
+from fedoptima.trace.record import Record, RecordProgress
 from fedoptima.verification.core_replay import replay_trace
 from fedoptima.verification.difference import Difference
 from fedoptima.verification.re_execution import Irreproducible, ReExecution, Workshop, count_uses
-
-ReplayProgress = Callable[[str, int], None]  # what is done, and how many records are
 
 _PROGRESS_EVERY = 500  # records
 
@@ -87,14 +81,19 @@ def replay(
     directory: str | Path,
     *,
     weights: bool = False,
-    given: Given | None = None,
-    progress: ReplayProgress = lambda *_: None,
+    model: nn.Module | None = None,
+    train: object = None,
+    test: object = None,
+    loss: Loss | None = None,
+    progress: RecordProgress = lambda *_: None,
 ) -> Replay:
-    """``weights``: execute all jobs again, too, which takes as long as the run's maths did.
+    """Feed a run's recorded events into fresh cores, and compare what they do with the record.
 
-    ``given``: what was given to the run as Python objects; only needed for the weights.
+    ``weights``: execute all jobs again as well, which takes as long as the run's maths did. What
+    was given to the run as Python objects has to be given again for that.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
+    given = Given(model, given_data(train, test, recipe.data.options), loss)
     recorded = _recorded_digest(run, dry) if weights else ""
     records = _counted(read_trace(run.trace), "replaying", progress)
     verdict = replay_trace(records, lambda: _server_core(run, recipe))
@@ -134,7 +133,7 @@ def _server_core(run: RunDirectory, recipe: Recipe) -> ServerCore:
 
 
 def re_execute(
-    directory: str | Path, given: Given | None = None, progress: ReplayProgress = lambda *_: None
+    directory: str | Path, given: Given | None = None, progress: RecordProgress = lambda *_: None
 ) -> dict[str, Tensor]:
     """The final weights of a run, both sides joined, from its recorded jobs alone.
 
@@ -152,7 +151,7 @@ def re_execute(
         return server.export()
 
 
-def _counted(records: Iterable[Record], what: str, progress: ReplayProgress) -> Iterator[Record]:
+def _counted(records: Iterable[Record], what: str, progress: RecordProgress) -> Iterator[Record]:
     for number, record in enumerate(records):
         if number % _PROGRESS_EVERY == 0:
             progress(what, number)
@@ -160,15 +159,7 @@ def _counted(records: Iterable[Record], what: str, progress: ReplayProgress) -> 
 
 
 def _check_given(run: RunDirectory, recipe: Recipe, given: Given) -> None:
-    for what, named, there in (
-        ("model", recipe.model.name, given.model),
-        ("data", recipe.data.name, given.dataset),
-    ):
-        if named == "custom" and there is None:
-            raise ConfigError(
-                f"{run.path}: this run's {what} was given in Python; give it again: "
-                "fedoptima.verification.replay.replay(..., given=Given(...))"
-            )
+    given.check(recipe, run.path)
     if recipe.fleet is None:
         raise ConfigError(
             f"{run.path}: this run's devices brought their own data, which is not here; "

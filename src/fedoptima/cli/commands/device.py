@@ -14,7 +14,6 @@ from fedoptima.cli.errors import INTERRUPTED, explained, leave_at_once, warn
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import said_on
 from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
-from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedoptima.experiments.join import DeviceSetup
@@ -94,37 +93,20 @@ def device(
     Ends with 0 when the run is over, 1 when the device was refused or failed, 2 when something
     given to it cannot work, 130 when it was stopped.
     """
-    for option, value in (("--gflops", gflops), ("--up-mbps", up_mbps), ("--down-mbps", down_mbps)):
-        if value is not None and not value > 0:
-            raise ConfigError(f"{option} {value:g}: must be above 0")
     with deploy_extra():
-        from fedoptima.experiments.join import DeviceSetup
-        from fedoptima.runtime.address import parse_address
-        from fedoptima.runtime.device.client import Pace
-        from fedoptima.runtime.device.state import StateFile, state_folder
-        from fedoptima.runtime.security.pem import common_name, read_certificates
-        from fedoptima.runtime.security.tls import DeviceTLS, choose_security
-    address = parse_address(server, option="--server")
-    tls = choose_security(address, DeviceTLS.of(ca, cert, key), insecure=insecure)
-    who = name or (common_name(read_certificates(tls.cert)[0]) if tls is not None else None)
-    if who is None:
-        raise ConfigError("--name is missing: say who this device is, for example --name pi-1")
-    for warning in tls.check(who) if tls is not None else []:
-        warn(warning)
-    setup = DeviceSetup(
-        name=who,
-        server=address,
-        state=StateFile((state or state_folder()) / f"{who}.json"),
-        tls=tls,
+        from fedoptima.experiments.join import device_setup
+    setup = device_setup(
+        server,
+        name=name,
+        tls_files=(ca, cert, key),
+        insecure=insecure,
+        speeds=(gflops, up_mbps, down_mbps),
+        state=state,
+        warn=warn,
         data=data,
         directory=data_dir,
         compute=compute,
         threads=threads,
-        flops_per_second=None if gflops is None else gflops * _GFLOPS,
-        pace=Pace(
-            None if up_mbps is None else up_mbps * _MBPS,
-            None if down_mbps is None else down_mbps * _MBPS,
-        ),
         give_up_after=give_up_after,
         stay=stay,
     )
@@ -141,13 +123,13 @@ def device_process(setup: DeviceSetup) -> None:
 
 
 def _work(setup: DeviceSetup, *, quiet: bool) -> None:
-    from fedoptima.experiments.join import join
+    from fedoptima.experiments.join import run_device
     from fedoptima.experiments.simulated_run import Interrupted
 
     level = logging.WARNING if quiet else logging.INFO
     with said_on(stderr(), level), Interrupt(LOG.warning) as interrupted:
         try:
-            LOG.info("%s is done: %s", setup.name, join(setup, stopped=interrupted))
+            LOG.info("%s is done: %s", setup.name, run_device(setup, stopped=interrupted))
         except (Interrupted, KeyboardInterrupt) as stop:
             LOG.warning("%s was stopped; start it again to take part again", setup.name)
             raise typer.Exit(INTERRUPTED) from stop

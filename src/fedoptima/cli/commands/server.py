@@ -113,6 +113,7 @@ def _folder(
 ) -> tuple[RunDirectory, Recipe, bool]:
     """The run's folder and recipe, and whether it is resumed."""
     from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
+    from fedoptima.experiments.server_setup import check_same_recipe
 
     if resume and path is None:
         raise ConfigError("--resume needs --run-dir: which run is to be resumed?")
@@ -120,12 +121,8 @@ def _folder(
         directory, kept, _ = RunDirectory.open(path)
         if directory.over:
             raise ConfigError(f"{path}: this run is over; its result is in {directory.summary}")
-        changed = recipe is not None and not _same(recipe, kept)
-        if changed:
-            raise ConfigError(
-                f"{path}: was started with another recipe; leave RECIPE and its options out to "
-                "resume it, or choose another --run-dir"
-            )
+        if recipe is not None:
+            check_same_recipe(recipe, kept, path)
         return directory, kept, True
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima server recipes/demo_digits.toml")
@@ -137,12 +134,6 @@ def _folder(
     if path is None:
         path = fresh_directory(Path("runs"), f"{recipe.name}-{recipe.method.name}")
     return RunDirectory(path), recipe, False
-
-
-def _same(recipe: Recipe, kept: Recipe) -> bool:
-    """Threads that the recipe leaves open were settled when the run began."""
-    threads = recipe.threads or kept.threads
-    return recipe.model_copy(update={"threads": threads}) == kept
 
 
 def _again(folder: Path, listen: Address, tls: ServerTLS | None, insecure: bool) -> list[str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedoptima.analysis.fleet import DeviceFacts
     from fedoptima.analysis.usage import Usage
     from fedoptima.core.types import NodeId
-    from fedoptima.experiments.serve import ServerWatch
+    from fedoptima.experiments.server_run import ServerWatch
 
 _NAMED = 8  # devices in a line
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedoptima.config.schema import Recipe
-    from fedoptima.experiments.serve import ServerWatch
+    from fedoptima.experiments.server_run import ServerWatch
     from fedoptima.runtime.address import Address
 
 

@@ -45,7 +45,9 @@ class TLSFiles:
     command: ClassVar[str]  # that makes such files
 
     @classmethod
-    def of(cls, ca: Path | None, cert: Path | None, key: Path | None) -> Self | None:
+    def of(
+        cls, ca: str | Path | None, cert: str | Path | None, key: str | Path | None
+    ) -> Self | None:
         """All three files, or nothing if none is given."""
         given = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
         missing = [option for option, path in given.items() if path is None]
@@ -56,7 +58,7 @@ class TLSFiles:
                 f"{' and '.join(missing)} missing: --tls-ca, --tls-cert and --tls-key belong "
                 f"together; '{cls.command}' makes the files"
             )
-        return cls(ca, cert, key)
+        return cls(Path(ca), Path(cert), Path(key))
 
     def _check(self) -> tuple[x509.Certificate, list[str]]:
         """The owner's certificate, and what is worth a warning."""

@@ -1,0 +1,56 @@
+"""What a caller gives as Python objects, instead of naming it in the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from fedoptima.config.schema import DataConfig, Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.data.custom import as_dataset
+from fedoptima.data.dataset import Dataset
+from fedoptima.engine.task import Loss
+
+
+@dataclass(frozen=True)
+class Given:
+    model: nn.Module | None = None
+    dataset: Dataset | None = None
+    loss: Loss | None = None
+
+    def check(self, recipe: Recipe, run: Path) -> None:
+        """What a run was started with has to be given again whenever it is needed."""
+        for what, named, there in (
+            ("model", recipe.model.name, self.model),
+            ("data", recipe.data.name, self.dataset),
+        ):
+            if named == "custom" and there is None:
+                again = "model=..." if what == "model" else "train=..., test=..."
+                raise ConfigError(
+                    f"{run}: this run's {what} was given in Python; give it again ({again})"
+                )
+
+
+def given_data(train: object, test: object, data: object) -> Dataset | None:
+    if isinstance(data, Dataset):
+        return data
+    if train is None:
+        if test is not None:
+            raise ConfigError("test=... needs train=... beside it")
+        return None
+    if data is not None and not isinstance(data, Mapping):
+        raise ConfigError("give either data='name' or train=..., not both")
+    options = dict(data or {})
+    classes = options.pop("classes", None)
+    unknown = [key for key in options if key not in DataConfig.model_fields]
+    if unknown:
+        raise ConfigError(
+            f"data.{unknown[0]}: data given in Python has no such option; it has classes, "
+            + ", ".join(field for field in DataConfig.model_fields if field != "name")
+        )
+    if classes is not None and (not isinstance(classes, int) or classes < 1):
+        raise ConfigError(f"data.classes = {classes!r}: must be a whole number of at least 1")
+    return as_dataset(train, test, classes=classes)

@@ -1,0 +1,297 @@
+"""The server of a run over the network: a new run, or one resumed from a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from fedoptima.analysis.accounts import summarise
+from fedoptima.analysis.curve import CourseAccount
+from fedoptima.analysis.live_accounts import LiveAccounts
+from fedoptima.analysis.summary import Summary
+from fedoptima.core.effects import Halt
+from fedoptima.core.errors import ConfigError, run_failed
+from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.metrics_file import MetricsFile
+from fedoptima.experiments.result import Result, build_result
+from fedoptima.experiments.run_directory import RunDirectory, run_header
+from fedoptima.experiments.server_setup import ServerSetup, instructions
+from fedoptima.experiments.simulated_run import Interrupted
+from fedoptima.runtime.address import Address
+from fedoptima.runtime.clock import RunClock
+from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.operator_log import ServerLog
+from fedoptima.runtime.security.tls import ServerTLS
+from fedoptima.runtime.server.bind_error import why_not
+from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
+from fedoptima.runtime.server.checkpointer import Keeper
+from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
+from fedoptima.runtime.server.streams import ServerStreams
+from fedoptima.runtime.timeouts import DEFAULT, Timeouts
+from fedoptima.trace.reader import last_time, read_trace
+from fedoptima.trace.record import Record
+from fedoptima.trace.writer import TraceWriter
+
+_MB = 1_000_000
+_OBSERVER_INTERVAL = 0.2  # seconds
+_MOST_WATCHED = 64  # devices whose own records are read during the run
+
+LOG = logging.getLogger("fedoptima.server")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ServerWatch:
+    """What an observer sees while a run is in progress."""
+
+    setup: ServerSetup
+    node: ServerNode
+    live: LiveAccounts
+    address: Address
+
+
+# Runs beside the server, given its address; if it fails, the run fails with it.
+BackgroundTask = Callable[[Address], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class RunHooks:
+    """What the caller wants called during the run, on the run's event loop."""
+
+    ready: Callable[[Address], None] = lambda _: None  # given the address, once devices can connect
+    observe: Callable[[ServerWatch], None] | None = None  # a few times a second
+    interrupted: Callable[[], bool] = lambda: False  # True: save a checkpoint and stop
+    background: BackgroundTask | None = None
+
+
+NO_HOOKS = RunHooks()
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+def serve_run(
+    setup: ServerSetup,
+    directory: RunDirectory,
+    *,
+    listen: Address = LOOPBACK,
+    tls: ServerTLS | None = None,
+    resume: bool = False,
+    hooks: RunHooks = NO_HOOKS,
+    timeouts: Timeouts = DEFAULT,
+) -> Result:
+    """Serve a run to its end. Raises `Interrupted` if it was stopped; it can be resumed then."""
+
+    async def run() -> Result:
+        return await _ServerRun(setup, directory, resume, timeouts).run(listen, tls, hooks)
+
+    with directory.taken(), deterministic(setup.recipe.threads):
+        return asyncio.run(run())
+
+
+def _security(tls: ServerTLS | None) -> str:
+    return "without certificates" if tls is None else "for devices with a certificate of its CA"
+
+
+class _View:
+    """Calls observers until one fails: devices record what they like, and the run must not end."""
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def guarded(self, work: Callable[[T], None]) -> Callable[[T], None]:
+        def look(what: T) -> None:
+            if self._failed:
+                return
+            try:
+                work(what)
+            except Exception:
+                self._failed = True
+                LOG.exception("the view of the run failed and is closed; the run itself continues")
+
+        return look
+
+
+class _ServerRun:
+    def __init__(
+        self, setup: ServerSetup, directory: RunDirectory, resume: bool, timeouts: Timeouts
+    ) -> None:
+        self._setup = setup
+        self._directory = directory
+        self._timeouts = timeouts
+        self._engine = ServerEngine(setup.task)
+        self._course = CourseAccount()
+        self._metrics = MetricsFile(directory.metrics, self._course, devices=False)
+        restored = self._restore() if resume else None
+        if restored is None:
+            self._start_new(resume)
+        self._metrics.start()
+        self._node = self._build_node(restored)
+        self._restored = restored
+        self._live = LiveAccounts()
+
+    # ---- start ------------------------------------------------------------------------------
+
+    def _restore(self) -> Restored | None:
+        folder, compute = self._directory.checkpoints, self._setup.task.compute
+        restored = load_server_checkpoint(folder, self._engine, compute)
+        if restored is not None:
+            self._trace, records = TraceWriter.resume(self._directory.trace, restored.mark)
+            for record in records:
+                self._course.observe(record)
+            # Devices' records are not cut back: what follows is later than any of them.
+            self._clock = RunClock(max(restored.now, last_time(self._directory.trace)))
+            LOG.info("resuming from the checkpoint of %.1f s into the run", restored.now)
+        return restored
+
+    def _start_new(self, resume: bool) -> None:
+        if resume:
+            LOG.warning("no checkpoint was saved yet: the run starts from the beginning")
+        shutil.rmtree(self._directory.devices, ignore_errors=True)
+        header = run_header(self._setup.recipe, dry=False)
+        self._clock = RunClock()
+        self._trace = TraceWriter(self._directory.trace, header)
+
+    def _build_node(self, restored: Restored | None) -> ServerNode:
+        recipe = self._setup.recipe
+        self._directory.devices.mkdir(exist_ok=True)
+        self._compute = Compute("server", threads=recipe.threads)
+        keeper = Keeper(
+            self._directory.checkpoints,
+            self._trace,
+            seconds=recipe.deploy.checkpoint_seconds,
+            merges=recipe.deploy.checkpoint_merges,
+            kept=recipe.deploy.checkpoints_kept,
+            log=LOG,
+            number=restored.number if restored else 0,
+            version=restored.core.version if restored else 0,
+        )
+        node = ServerNode(
+            restored.core if restored else self._setup.core(),
+            self._engine,
+            self._compute,
+            self._clock,
+            run=restored.run if restored else secrets.token_hex(8),
+            life=restored.life + 1 if restored else 0,
+            keeper=keeper,
+            patience=recipe.deploy.patience,
+            device_traces=self._directory.devices,
+            log=LOG,
+        )
+        node.observers.append(self._record)
+        node.observers.append(ServerLog(LOG).observe)
+        return node
+
+    def _record(self, record: Record) -> None:
+        self._trace.write(record)
+        self._course.observe(record)
+        self._metrics.update()
+
+    # ---- the run -----------------------------------------------------------------------------
+
+    async def run(self, listen: Address, tls: ServerTLS | None, hooks: RunHooks) -> Result:
+        node, recipe = self._node, self._setup.recipe
+        streams = ServerStreams(
+            node,
+            instructions(self._setup),
+            limit=int(recipe.deploy.max_message_mb * _MB),
+            pinned=self._setup.task.compute.type == "cuda",
+            timeouts=self._timeouts,
+        )
+        try:
+            server, port = streams.listen(str(listen), tls)
+        except RuntimeError as error:
+            raise ConfigError(why_not(listen)) from error
+        address = replace(listen, port=port)
+        watch = ServerWatch(self._setup, node, self._live, address)
+        view = self._attach_observer(hooks, watch)
+        if self._restored is not None:
+            node.go_on_from(self._restored)
+        await server.start()  # not before: a device that connects finds the restored state
+        background = asyncio.ensure_future(hooks.background(address)) if hooks.background else None
+        try:
+            LOG.info("listening on %s, %s", address, _security(tls))
+            hooks.ready(address)
+            halt = await self._until_the_end(hooks, view, background)
+            await streams.farewell()
+        finally:
+            await node.close_up()
+            await server.stop(
+                grace=_OBSERVER_INTERVAL
+            )  # without one, devices would be told of an error
+            self._compute.close()
+            self._trace.close()
+            if background is not None:
+                background.cancel()
+                await asyncio.gather(background, return_exceptions=True)
+        return self._finish(halt)
+
+    def _attach_observer(self, hooks: RunHooks, watch: ServerWatch) -> Callable[[], None]:
+        """Before the first event; returns what calls the observer."""
+        if hooks.observe is None:
+            return lambda: None
+        view, observe = _View(), hooks.observe
+        if self._restored is not None:
+            view.guarded(self._live.catch_up)(read_trace(self._directory.trace))
+        self._node.observers.append(view.guarded(self._live.observe))
+        self._node.device_observers.append(view.guarded(self._watch_device))
+
+        def look(now: float) -> None:
+            self._live.advance(now)
+            observe(watch)
+
+        return lambda: view.guarded(look)(self._clock())
+
+    async def _until_the_end(
+        self, hooks: RunHooks, look: Callable[[], None], background: asyncio.Future[None] | None
+    ) -> Halt:
+        asked = False
+        while not self._node.outcome.done():
+            if hooks.interrupted() and not asked:
+                asked = True
+                self._node.interrupt()
+            look()
+            self._trace.keep_readable()
+            if background is not None and background.done():
+                background.result()  # raises what ended it
+            await asyncio.wait({self._node.outcome}, timeout=_OBSERVER_INTERVAL)
+        return self._node.outcome.result()
+
+    def _watch_device(self, lines: Sequence[str]) -> None:
+        if len(self._node.sessions) <= _MOST_WATCHED:
+            self._live.observe_lines(lines)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _finish(self, halt: Halt) -> Result:
+        directory = self._directory
+        if halt.reason == INTERRUPTED:
+            raise Interrupted(f"stopped at {self._clock():.1f} s of the run")
+        if halt.failed:
+            failure = self._node.failure
+            reason = f"{halt.reason} (the trace is in {directory.trace})"
+            raise run_failed(reason, failure) from failure
+        result = build_result(
+            self._setup,
+            self._engine,
+            self._trace.digest,
+            reason=halt.reason,
+            rounds=self._node.machine.progress.rounds,
+            summary=self._summary(),
+            directory=directory.path,
+        )
+        directory.write_result(result)
+        return result
+
+    def _summary(self) -> Summary:
+        trace = self._directory.trace
+        try:
+            return summarise(trace)
+        except Exception as error:  # a device's damaged records must not fail a finished run
+            LOG.error("devices' own records are left out of the summary: %s", error)
+            return summarise(trace, devices=False)
