@@ -1,0 +1,118 @@
+"""The ceilings' command on the digits, and what it does by itself that the product does too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.data.augment import CropAndFlip
+from tools.centralised.__main__ import main
+from tools.centralised.settings import Settings, read_grid
+from tools.centralised.training import crop
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "demo_digits.toml"
+GRID = """
+[base]
+epochs = 2
+optimiser = "sgd"
+
+[[try]]
+rate = 1e-6
+
+[[try]]
+rate = 0.05
+"""
+
+
+def run(folder: Path, grid: str) -> dict[str, Any]:
+    (folder / "grid.toml").write_text(grid, encoding="utf-8")
+    names = [str(RECIPE), "--grid", str(folder / "grid.toml"), "--out", str(folder)]
+    main([*names, "--seeds", "2", "--commit", "abc"])
+    text = (folder / "demo_digits.json").read_text(encoding="utf-8")
+    record: dict[str, Any] = json.loads(text)
+    return record
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("centralised")
+    return folder, run(folder, GRID)
+
+
+def test_the_configuration_best_on_the_held_out_share_is_tested_with_every_seed(
+    done: tuple[Path, dict[str, Any]],
+) -> None:
+    _, record = done
+    slow, quick = record["configurations"]
+    assert slow["accuracy"][-1] < 0.5 < quick["accuracy"][-1]
+    assert record["chosen"] == quick["settings"]
+    assert [one["seed"] for one in record["runs"]] == [1, 2]
+    assert all(one["epochs"] == [1, 2] for one in (slow, quick, *record["runs"]))
+    last = [one["accuracy"][-1] for one in record["runs"]]
+    assert record["test accuracy"]["last epoch, lowest and highest"] == [min(last), max(last)]
+
+
+def test_what_is_recorded_is_not_trained_again(
+    done: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, before = done
+    after = run(folder, GRID + "\n[[try]]\nepochs = 1\nrate = 1e-7\n")
+    assert after["configurations"][:2] == before["configurations"]
+    assert after["runs"] == before["runs"]
+    assert after["test accuracy"] == before["test accuracy"]
+    assert "seed 1" not in capsys.readouterr().out
+
+
+def test_an_unknown_key_of_a_grid_is_named(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text("[[try]]\nepochs = 1\nspeed = 2\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="try 1: speed: unknown key"):
+        read_grid(tmp_path / "grid.toml")
+
+
+def test_rates_rise_then_fall_to_nothing() -> None:
+    rates = Settings(epochs=1, rate=2.0, warmup=0.1).rates(100)
+    assert rates[:10] == pytest.approx([0.2 * step for step in range(1, 11)])
+    assert rates[10] == 2.0
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] < 0.001
+
+
+def test_crops_are_those_of_the_product() -> None:
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    generator = torch.Generator().manual_seed(7)
+    drawn = torch.cat(
+        [
+            torch.randint(0, 5, (2, 5), generator=generator),
+            torch.randint(0, 2, (1, 5), generator=generator),
+        ]
+    )
+    expected = CropAndFlip(padding=2, flip=True)(images, 7)
+    assert torch.equal(crop(images, drawn, padding=2), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_attention_of_heads_of_dimension_two_is_attention() -> None:
+    from tools.centralised.attention import pair_attention
+
+    batch, length, heads = 4, 150, 6
+    projected = torch.randn(batch, length, 6 * heads, device="cuda", requires_grad=True)
+    padding = torch.arange(length, device="cuda") >= torch.tensor([[1], [64], [149], [150]]).cuda()
+    bias = padding[:, None, None, :].float() * torch.finfo(torch.float32).min
+    words = ~padding[:, None, :, None]
+
+    def both(attention: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = projected.view(batch, length, 3, heads, 2).permute(2, 0, 3, 1, 4)
+        mixed = attention(q, k, v, attn_mask=bias) * words
+        (gradient,) = torch.autograd.grad(mixed.square().sum(), projected)
+        return mixed, gradient
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        expected = both(scaled_dot_product_attention)
+    for got, wanted in zip(both(pair_attention), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)

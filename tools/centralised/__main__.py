@@ -1,0 +1,144 @@
+"""How far plain training on one machine gets: the model and data of a recipe, no devices, no split.
+
+    python -m tools.centralised recipes/testbed_a_transformer6_sst2.toml --device cuda --lanes 12
+
+Trains every configuration of the recipe's grid (tools/centralised/grids) on nine tenths of the
+training data and compares them on the tenth held out, by the accuracy after the last epoch. Then
+trains the best one on all training data with several seeds; only these meet the test data. Writes
+results/centralised/<recipe>.json after every training; what is recorded there is not trained again.
+
+Lanes share a GPU well only where NVIDIA's multi-process service runs (nvidia-cuda-mps-control -d).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedoptima
+from fedoptima.config.load import load_recipe
+from tools.centralised.jobs import HELD_OUT, Job, pool_of, results_of
+from tools.centralised.settings import Settings, read_grid
+
+ROOT = Path(__file__).parents[2]
+
+Record = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    said = sys.argv[1:] if arguments is None else arguments
+    given = _parser().parse_args(said)
+    grid = read_grid(given.grid or Path(__file__).parent / "grids" / f"{given.recipe.stem}.toml")
+    deadline = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
+    seed = load_recipe(given.recipe).seed
+    file: Path = given.out / f"{given.recipe.stem}.json"
+    record: Record = {
+        "command": shlex.join(["python", "-m", "tools.centralised", *said]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "fedoptima": f"{fedoptima.__version__}, commit {given.commit or _commit()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": torch.cuda.get_device_name() if given.device == "cuda" else "CPU",
+        "seed": seed,
+        "held out": HELD_OUT,
+        "configurations": [],
+        "chosen": None,
+        "runs": [],
+    }
+    if file.is_file():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        kept = ("configurations", "chosen", "runs", "test accuracy")
+        record |= {key: before[key] for key in kept if key in before}
+    with pool_of(given.lanes) as pool:
+        job = partial(Job, given.recipe, given.device)
+        tried = [entry["settings"] for entry in record["configurations"]]
+        jobs = [job(new, seed, False) for new in grid if new.told() not in tried]
+        for done, result in results_of(jobs, pool, given.lanes, deadline):
+            record["configurations"].append({"settings": done.settings.told(), **result})
+            record["configurations"].sort(key=lambda entry: _place(entry["settings"], grid))
+            save(record, file, f"{done.settings.told()}, held out {result['accuracy'][-1]:.2%}")
+
+        best = max(record["configurations"], key=lambda entry: entry["accuracy"][-1])["settings"]
+        if best != record["chosen"]:
+            record |= {"chosen": best, "runs": []}
+            record.pop("test accuracy", None)
+        ran = [run["seed"] for run in record["runs"]]
+        seeds = [other for other in range(seed, seed + given.seeds) if other not in ran]
+        chosen = replace(Settings(**best), epochs=given.run_epochs or best["epochs"])
+        jobs = [job(chosen, other, True) for other in seeds]
+        for done, result in results_of(jobs, pool, given.lanes):
+            record["runs"].append({"seed": done.seed, **result})
+            record["test accuracy"] = summary(record["runs"])
+            save(record, file, f"seed {done.seed}, test {result['accuracy'][-1]:.2%}")
+
+
+def summary(runs: Sequence[Record]) -> Record:
+    last = [run["accuracy"][-1] for run in runs]
+    return {
+        "last epoch, mean": round(statistics.fmean(last), 5),
+        "last epoch, lowest and highest": [min(last), max(last)],
+        "best epoch, mean": round(statistics.fmean(max(run["accuracy"]) for run in runs), 5),
+    }
+
+
+def save(record: Record, file: Path, news: str) -> None:
+    """A line for every key, and one for every training."""
+    lines = []
+    for key, value in record.items():
+        if isinstance(value, list) and value:
+            items = ",\n".join(f"    {json.dumps(item)}" for item in value)
+            lines.append(f"  {json.dumps(key)}: [\n{items}\n  ]")
+        else:
+            lines.append(f"  {json.dumps(key)}: {json.dumps(value)}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    half = file.with_suffix(".partial")
+    half.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    half.replace(file)
+    print(f"{file.stem}: {news}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.centralised",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--grid", type=Path, help="configurations to try; default: the recipe's")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "centralised")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--lanes", type=int, default=1, help="trainings side by side")
+    parser.add_argument("--minutes", type=float, help="begin no configuration after so many")
+    parser.add_argument("--seeds", type=int, default=3, help="of the best configuration's runs")
+    parser.add_argument("--run-epochs", type=int, help="of these runs; default: as chosen")
+    parser.add_argument("--commit", help="of fedoptima, where git cannot tell")
+    return parser
+
+
+def _place(settings: Record, grid: Sequence[Settings]) -> int:
+    """In the grid; what an earlier grid had comes first."""
+    return next((i for i, one in enumerate(grid) if one.told() == settings), -1)
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main()
