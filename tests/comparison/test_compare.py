@@ -74,7 +74,7 @@ def test_a_row_a_method_with_the_figures_of_its_run(real: Comparison) -> None:
         assert row.mean.seconds == summary["seconds"]
         assert row.mean.bytes_up == pytest.approx(summary["bytes_up"] / summary["trained_epochs"])
         idle = summary["usage"]["server"]["idle_1"] + summary["usage"]["server"]["idle_2"]
-        assert row.mean.server_idle == pytest.approx(idle / summary["epochs"])
+        assert row.mean.server_idle == pytest.approx(idle / summary["trained_epochs"])
         assert row.mean.device_throughput == summary["device_samples"] / summary["seconds"]
         assert row.mean.server_memory == summary["server_memory_peak"]
         assert row.deviation is None
