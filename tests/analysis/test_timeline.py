@@ -17,7 +17,7 @@ from fedoptima.core.effects import Send
 from fedoptima.core.events import Received, TimerFired
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT, METHODS, look_of
+from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT, METHODS
 from fedoptima.trace.record import Record
 from tests.analysis.stories import A, B, SpanReader, blob, connects, loads, plans, told, works
 from tests.verification.traces import trace_of
@@ -278,4 +278,3 @@ def test_every_method_looks_different_even_without_colours() -> None:
     assert set(METHODS) == set(REGISTERED)
     assert len({look.dash for look in METHODS.values()}) == len(METHODS)
     assert len({look.colour for look in METHODS.values()}) == len(METHODS)
-    assert look_of("a method of one's own").dash == "solid"

@@ -12,7 +12,6 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.preprocess.probe import (
     Probing,
     estimate_bandwidth,
-    measure_flops,
     measure_speed,
 )
 
@@ -56,7 +55,6 @@ def test_measuring_leaves_the_module_and_the_generator_alone() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
     generator = torch.get_rng_state()
     measure_speed(network, torch.rand(4, 2, generator=torch.Generator()), 1.0, seconds_budget=0)
-    assert measure_flops(seconds_budget=0.0) > 0
     assert torch.equal(torch.get_rng_state(), generator)
     assert network[1].num_batches_tracked == 0
     assert all(parameter.grad is None for parameter in network.parameters())

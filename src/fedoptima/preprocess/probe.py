@@ -17,7 +17,6 @@ from torch import nn
 from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import map_tensors, tensors_of
 from fedoptima.preprocess.isolation import isolated
-from fedoptima.preprocess.profile import profile_module
 
 Clock = Callable[[], float]
 FEWEST_RUNS = 3
@@ -25,33 +24,6 @@ FEWEST_RUNS = 3
 FIRST_TRANSFER = 32 * 1024  # bytes: a quarter of a second at 1 Mbit/s
 LARGEST_TRANSFER = 4 * 1024 * 1024  # about one batch of VGG-5's activations
 LONG_TRANSFER = 0.25  # seconds: long enough to tell the bandwidth from the latency
-
-
-def measure_flops(
-    seconds_budget: float = 0.5,
-    device: str = "cpu",
-    *,
-    batch_size: int = 16,
-    clock: Clock = time.perf_counter,
-) -> float:
-    """FLOP/s of this machine at training convolutions of VGG-5's size.
-
-    A batch of 16 takes a Raspberry Pi a fraction of a second; a GPU shows its speed on larger ones.
-    """
-    if batch_size < 1:
-        raise ConfigError(f"batch_size = {batch_size}: must be at least 1")
-    with torch.random.fork_rng(devices=[]):
-        network = nn.Sequential(
-            nn.Conv2d(3, 32, 3, padding=1),
-            nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 32, 3, padding=1),
-        ).to(device)
-    images = torch.zeros(batch_size, 3, 32, 32, device=device)
-    cost = profile_module(network, images)
-    flops = (cost.forward_flops + cost.backward_flops) * len(images)
-    return measure_speed(network, images, flops, seconds_budget=seconds_budget, clock=clock)
 
 
 def measure_speed(

@@ -57,9 +57,3 @@ METHODS: Mapping[str, Look] = MappingProxyType(
         "oafl": Look("#999999", "5px 2px"),
     }
 )
-_UNKNOWN = Look("#999999", "solid")
-
-
-def look_of(method: str) -> Look:
-    """Of a method registered elsewhere, too."""
-    return METHODS.get(method, _UNKNOWN)
