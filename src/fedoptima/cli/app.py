@@ -11,10 +11,8 @@ import typer
 from fedoptima.cli.commands.certs import certs
 from fedoptima.cli.commands.compare import compare
 from fedoptima.cli.commands.dashboard import dashboard
-from fedoptima.cli.commands.datasets import datasets
 from fedoptima.cli.commands.device import device
-from fedoptima.cli.commands.fleets import fleets
-from fedoptima.cli.commands.methods import methods
+from fedoptima.cli.commands.lists import datasets, fleets, methods
 from fedoptima.cli.commands.plan import plan
 from fedoptima.cli.commands.replay import replay
 from fedoptima.cli.commands.report import report

@@ -6,28 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
-
-RECIPE_HELP = "A recipe, as a TOML file."
-
-Method = Annotated[
-    str | None, typer.Option("--method", metavar="NAME", help="Train with another method.")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Replace a value of the recipe, e.g. stop.epochs=5. May be given again and again.",
-    ),
-]
 
 
 def read_recipe(

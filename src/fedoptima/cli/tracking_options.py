@@ -6,11 +6,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from fedoptima.cli.console import stderr
+from fedoptima.cli.options import track_extra
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
@@ -18,29 +17,6 @@ if TYPE_CHECKING:
     from fedoptima.experiments.server_run import ServerWatch
     from fedoptima.experiments.simulated_run import SimulationWatch
     from fedoptima.tracking.tracker import Subject, Tracker, Tracking
-
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        metavar="PORT",
-        help="Serve metrics for Prometheus, on this machine only; 0: any free port.",
-        min=0,
-        max=65535,
-    ),
-]
-TensorBoardFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--tensorboard",
-        metavar="DIR",
-        help="Write scalars for TensorBoard, in a folder of DIR named after the run's.",
-    ),
-]
-MLflowURI = Annotated[
-    str | None,
-    typer.Option("--mlflow", metavar="URI", help="Log to this MLflow tracking server."),
-]
 
 
 @dataclass(frozen=True)
@@ -67,8 +43,6 @@ class TrackingOptions:
 
     def _trackers(self, subject: Subject, opened: ExitStack, quiet: bool) -> list[Tracker]:
         """On ``opened``: how to close those there are, should the next one fail."""
-        from fedoptima.tracking.extra import track_extra
-
         trackers: list[Tracker] = []
 
         def add(tracker: Tracker) -> None:

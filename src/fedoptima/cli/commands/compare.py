@@ -14,11 +14,12 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+import fedoptima.cli.options as options
 from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import FAILED, INTERRUPTED, complain
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import said_on
-from fedoptima.cli.recipe_options import RECIPE_HELP, read_recipe
+from fedoptima.cli.recipe_options import read_recipe
 from fedoptima.cli.views.comparison_progress import pool_view
 from fedoptima.core.errors import ConfigError
 
@@ -29,7 +30,7 @@ _METHOD = "method."
 
 
 def compare(
-    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)] = None,
+    recipe: options.RecipeFile = None,
     methods: Annotated[
         str | None,
         typer.Option(metavar="A,B,C", help="The methods to compare.  [default: all]"),
@@ -61,28 +62,21 @@ def compare(
             help="Replace a value of the recipe; method.X goes to all methods that have X.",
         ),
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
-    ] = None,
+    device: options.ComputeDevice = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR", help="A new or empty folder.  [default: a fresh runs/NAME-compare]"
         ),
     ] = None,
-    dry: Annotated[
-        bool, typer.Option("--dry", help="Only the timing, without tensors: for any fleet size.")
-    ] = False,
+    dry: options.Dry = False,
     folder: Annotated[
         Path | None,
         typer.Option("--resume", metavar="DIR", help="Go on with the comparison in this folder."),
     ] = None,
-    checkpoint_every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Wall time between checkpoints.", min=0)
-    ] = 60.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    checkpoint_every: options.CheckpointEvery = 60.0,
+    quiet: options.Quiet = False,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Run several methods side by side and put their figures in one table.
 

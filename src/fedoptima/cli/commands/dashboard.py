@@ -21,17 +21,6 @@ from fedoptima.core.errors import ConfigError
 _NEEDED = ("starlette", "uvicorn", "plotly")
 _TOKEN = "FEDOPTIMA_DASHBOARD_TOKEN"  # beside the option, which every user's `ps` would show
 
-PagePort = Annotated[
-    int | None,
-    typer.Option(
-        "--dashboard",
-        metavar="PORT",
-        help="Show the run on a page at this port of this machine; 0: any free one.",
-        min=0,
-        max=65535,
-    ),
-]
-
 
 def dashboard(
     path: Annotated[

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import fedoptima.cli.options as options
 from fedoptima.cli.console import stderr
-from fedoptima.cli.deploy_extra import deploy_extra
 from fedoptima.cli.errors import INTERRUPTED, explained, leave_at_once, warn
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import said_on
-from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
 
 if TYPE_CHECKING:
     from fedoptima.experiments.join import DeviceSetup
@@ -51,10 +50,10 @@ def device(
         int | None,
         typer.Option(metavar="N", help="torch's threads.  [default: the recipe's]", min=1),
     ] = None,
-    ca: Authority = None,
-    cert: Certificate = None,
-    key: Key = None,
-    insecure: Insecure = False,
+    ca: options.Authority = None,
+    cert: options.Certificate = None,
+    key: options.Key = None,
+    insecure: options.Insecure = False,
     state: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where it keeps its small state.  [default: per user]"),
@@ -93,7 +92,7 @@ def device(
     Ends with 0 when the run is over, 1 when the device was refused or failed, 2 when something
     given to it cannot work, 130 when it was stopped.
     """
-    with deploy_extra():
+    with options.deploy_extra():
         from fedoptima.experiments.join import device_setup
     setup = device_setup(
         server,

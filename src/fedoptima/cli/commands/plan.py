@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import brief, mebibytes, percent
 from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import warn
 from fedoptima.cli.logs import said_on
-from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
+from fedoptima.cli.recipe_options import naming, read_recipe
 from fedoptima.cli.views.progress import view_of
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ _INDENT = (0, 0, 0, 2)
 
 
 def plan(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)],
-    method: Method = None,
-    sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    recipe: Annotated[Path, options.RECIPE],
+    method: options.Method = None,
+    sets: options.Sets = None,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Show the split and the predicted throughput.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import fedoptima.cli.options as options
 from fedoptima.cli.console import stdout
 from fedoptima.cli.errors import FAILED
 from fedoptima.cli.views.record_progress import Counting
@@ -23,8 +24,8 @@ def replay(
         bool,
         typer.Option("--weights", help="Also execute all jobs again and compare the weights."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the outcome.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Feed a run's recorded events into fresh cores and compare what they do.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import megabytes
 from fedoptima.cli.console import stdout
 from fedoptima.cli.views.record_progress import Counting
@@ -29,10 +30,8 @@ def report(
             "--advice/--no-advice", help="Simulate the recipe with changes: what would help?"
         ),
     ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what the report says as JSON.")
-    ] = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Make a report of one or several runs: where the time went, in figures and words.
 

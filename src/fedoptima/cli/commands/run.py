@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedoptima.cli.commands.dashboard import PagePort
+import fedoptima.cli.options as options
 from fedoptima.cli.commands.device import device_process
-from fedoptima.cli.deploy_extra import deploy_extra
 from fedoptima.cli.errors import warn
 from fedoptima.cli.network_run import run_server, show
-from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
-from fedoptima.cli.tracking_options import (
-    MetricsPort,
-    MLflowURI,
-    TensorBoardFolder,
-    TrackingOptions,
-)
+from fedoptima.cli.recipe_options import naming, read_recipe
+from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)] = None,
+    recipe: options.RecipeFile = None,
     devices: Annotated[
         int | None,
         typer.Option(metavar="N", help="How many devices.  [default: the recipe's fleet]", min=1),
@@ -38,11 +32,9 @@ def run(
         bool,
         typer.Option("--paced", help="Slow every device and link to what the fleet says it is."),
     ] = False,
-    method: Method = None,
-    sets: Sets = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Use another seed.", min=0)
-    ] = None,
+    method: options.Method = None,
+    sets: options.Sets = None,
+    seed: options.Seed = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -57,16 +49,13 @@ def run(
             help="The run's folder, new or empty.  [default: a fresh runs/NAME-METHOD]",
         ),
     ] = None,
-    resumed: Annotated[
-        Path | None,
-        typer.Option("--resume", metavar="RUN", help="Resume the run in this folder."),
-    ] = None,
-    dashboard: PagePort = None,
-    metrics_port: MetricsPort = None,
-    tensorboard: TensorBoardFolder = None,
-    mlflow: MLflowURI = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    resumed: options.ResumedRun = None,
+    dashboard: options.PagePort = None,
+    metrics_port: options.MetricsPort = None,
+    tensorboard: options.TensorBoardFolder = None,
+    mlflow: options.MLflowURI = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Train over the network, all of it on this machine.
 
@@ -79,7 +68,7 @@ def run(
       fedoptima run recipes/demo_digits.toml --paced --method splitfed
       fedoptima run --resume runs/demo_digits-fedoptima
     """
-    with deploy_extra():
+    with options.deploy_extra():
         from fedoptima.experiments.local_fleet import crowding, threads_here, with_devices
         from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
         from fedoptima.experiments.server_setup import device_names

@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedoptima.cli.commands.dashboard import PagePort
-from fedoptima.cli.deploy_extra import deploy_extra
+import fedoptima.cli.options as options
 from fedoptima.cli.errors import warn
 from fedoptima.cli.network_run import run_server, show
-from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
-from fedoptima.cli.tls_options import Authority, Certificate, Insecure, Key
-from fedoptima.cli.tracking_options import (
-    MetricsPort,
-    MLflowURI,
-    TensorBoardFolder,
-    TrackingOptions,
-)
+from fedoptima.cli.recipe_options import naming, read_recipe
+from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def server(
-    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)] = None,
+    recipe: options.RecipeFile = None,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where devices connect; 0.0.0.0: anywhere.")
     ] = "127.0.0.1:50051",
@@ -45,25 +38,20 @@ def server(
         int | None,
         typer.Option(metavar="N", help="Begin when N devices have come.  [deploy.devices]", min=1),
     ] = None,
-    ca: Authority = None,
-    cert: Certificate = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    method: Method = None,
-    sets: Sets = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Use another seed.", min=0)
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
-    ] = None,
-    dashboard: PagePort = None,
-    metrics_port: MetricsPort = None,
-    tensorboard: TensorBoardFolder = None,
-    mlflow: MLflowURI = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    ca: options.Authority = None,
+    cert: options.Certificate = None,
+    key: options.Key = None,
+    insecure: options.Insecure = False,
+    method: options.Method = None,
+    sets: options.Sets = None,
+    seed: options.Seed = None,
+    device: options.ComputeDevice = None,
+    dashboard: options.PagePort = None,
+    metrics_port: options.MetricsPort = None,
+    tensorboard: options.TensorBoardFolder = None,
+    mlflow: options.MLflowURI = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Serve a run to devices on the network.
 
@@ -79,7 +67,7 @@ def server(
       fedoptima server recipe.toml --listen 0.0.0.0:50051 --run-dir runs/mine --resume \\
         --tls-ca certs/ca.pem --tls-cert certs/server.pem --tls-key certs/server-key.pem
     """
-    with deploy_extra():
+    with options.deploy_extra():
         from fedoptima.runtime.address import parse_address
         from fedoptima.runtime.security.tls import ServerTLS, choose_security
     address = parse_address(listen, option="--listen", any_port=True)

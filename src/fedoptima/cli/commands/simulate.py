@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import fedoptima.cli.options as options
 from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import said_on
-from fedoptima.cli.recipe_options import RECIPE_HELP, Method, Sets, naming, read_recipe
-from fedoptima.cli.tracking_options import (
-    MetricsPort,
-    MLflowURI,
-    RunTracking,
-    TensorBoardFolder,
-    TrackingOptions,
-)
+from fedoptima.cli.recipe_options import naming, read_recipe
+from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.cli.views.outcome import show_result
 from fedoptima.cli.views.progress import view_of
 from fedoptima.core.errors import ConfigError
@@ -34,16 +29,11 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)] = None,
-    method: Method = None,
-    sets: Sets = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Use another seed.", min=0)
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
-    ] = None,
+    recipe: options.RecipeFile = None,
+    method: options.Method = None,
+    sets: options.Sets = None,
+    seed: options.Seed = None,
+    device: options.ComputeDevice = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -52,21 +42,14 @@ def simulate(
             help="The run's folder, new or empty.  [default: a fresh runs/NAME-METHOD-seedN]",
         ),
     ] = None,
-    dry: Annotated[
-        bool, typer.Option("--dry", help="Only the timing, without tensors: for any fleet size.")
-    ] = False,
-    run: Annotated[
-        Path | None,
-        typer.Option("--resume", metavar="RUN", help="Resume the run in this folder."),
-    ] = None,
-    checkpoint_every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Wall time between checkpoints.", min=0)
-    ] = 60.0,
-    metrics_port: MetricsPort = None,
-    tensorboard: TensorBoardFolder = None,
-    mlflow: MLflowURI = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    dry: options.Dry = False,
+    run: options.ResumedRun = None,
+    checkpoint_every: options.CheckpointEvery = 60.0,
+    metrics_port: options.MetricsPort = None,
+    tensorboard: options.TensorBoardFolder = None,
+    mlflow: options.MLflowURI = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Train on a virtual clock.
 

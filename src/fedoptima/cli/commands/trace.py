@@ -10,6 +10,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import counted, duration
 from fedoptima.cli.console import plain_table, stdout
 from fedoptima.cli.views.record_progress import Counting
@@ -38,8 +39,8 @@ def trace(
         Path | None,
         typer.Option("--csv", metavar="FILE", help="Write every span as a line of a table."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the overview as JSON.")] = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJSON = False,
 ) -> None:
     """Show where the time of a run went, or write it to files for other programs.
 

@@ -1,0 +1,123 @@
+"""Options that several commands have, each written once; and extras that their work may need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedoptima.core.errors import ConfigError
+
+# ---- a recipe, and what is changed in it ---------------------------------------------------------
+
+RECIPE = typer.Argument(metavar="RECIPE", help="A recipe, as a TOML file.")
+RecipeFile = Annotated[Path | None, RECIPE]
+Method = Annotated[
+    str | None, typer.Option("--method", metavar="NAME", help="Train with another method.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace a value of the recipe, e.g. stop.epochs=5. May be given again and again.",
+    ),
+]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Use another seed.", min=0)]
+ComputeDevice = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
+]
+
+# ---- a run -------------------------------------------------------------------------------------
+
+Dry = Annotated[
+    bool, typer.Option("--dry", help="Only the timing, without tensors: for any fleet size.")
+]
+ResumedRun = Annotated[
+    Path | None, typer.Option("--resume", metavar="RUN", help="Resume the run in this folder.")
+]
+CheckpointEvery = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Wall time between checkpoints.", min=0)
+]
+
+# ---- certificates, or none and said so -----------------------------------------------------------
+
+Authority = Annotated[
+    Path | None, typer.Option("--tls-ca", metavar="FILE", help="The CA's certificate, ca.pem.")
+]
+Certificate = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="One's own certificate.")
+]
+Key = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Go without certificates, also off this machine.")
+]
+
+# ---- what is shown -----------------------------------------------------------------------------
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+PagePort = Annotated[
+    int | None,
+    typer.Option(
+        "--dashboard",
+        metavar="PORT",
+        help="Show the run on a page at this port of this machine; 0: any free one.",
+        min=0,
+        max=65535,
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        help="Serve metrics for Prometheus, on this machine only; 0: any free port.",
+        min=0,
+        max=65535,
+    ),
+]
+TensorBoardFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--tensorboard",
+        metavar="DIR",
+        help="Write scalars for TensorBoard, in a folder of DIR named after the run's.",
+    ),
+]
+MLflowURI = Annotated[
+    str | None,
+    typer.Option("--mlflow", metavar="URI", help="Log to this MLflow tracking server."),
+]
+
+# ---- what the base installation lacks ------------------------------------------------------------
+
+
+@contextmanager
+def needing_extra(extra: str, what: str, *packages: str) -> Iterator[None]:
+    """Imports inside fail with an install hint."""
+    try:
+        yield
+    except ImportError as error:
+        # torch's writer raises an ImportError of its own, without the name of a module.
+        missing = (error.name or "tensorboard").partition(".")[0]
+        if missing not in packages:
+            raise
+        package = missing.replace("_", "-")
+        command = f"pip install 'fedoptima[{extra}]'"
+        raise ConfigError(f"{what} needs {package}: {command}") from error
+
+
+def deploy_extra() -> AbstractContextManager[None]:
+    packages = ("grpc", "google", "cryptography")
+    return needing_extra("deploy", "running over the network", *packages)
+
+
+def track_extra(option: str) -> AbstractContextManager[None]:
+    return needing_extra("track", option, "prometheus_client", "tensorboard", "mlflow")
