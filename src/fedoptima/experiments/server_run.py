@@ -23,12 +23,11 @@ from fedoptima.experiments.result import Result, build_result
 from fedoptima.experiments.run_directory import RunDirectory, run_header
 from fedoptima.experiments.server_setup import ServerSetup, instructions
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.runtime.address import Address
+from fedoptima.runtime.address import Address, bind_error
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.security.tls import ServerTLS
-from fedoptima.runtime.server.bind_error import why_not
 from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
 from fedoptima.runtime.server.checkpointer import Keeper
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
@@ -206,7 +205,7 @@ class _ServerRun:
         try:
             server, port = streams.listen(str(listen), tls)
         except RuntimeError as error:
-            raise ConfigError(why_not(listen)) from error
+            raise ConfigError(bind_error(listen)) from error
         address = replace(listen, port=port)
         watch = ServerWatch(self._setup, node, self._live, address)
         view = self._attach_observer(hooks, watch)

@@ -1,7 +1,9 @@
-"""HOST:PORT as it is typed, and whether it stays inside this machine."""
+"""HOST:PORT as it is typed, whether it stays inside this machine, and why it cannot be used."""
 
 from __future__ import annotations
 
+import errno
+import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -9,6 +11,11 @@ from fedoptima.core.errors import ConfigError
 
 _EXAMPLES = "for example 192.168.1.10:50051, train.example.org:50051 or [::1]:50051"
 _LAST_PORT = 65_535
+_WAYS_OUT = {
+    errno.EADDRINUSE: "is another server running there? Stop it, or choose another port",
+    errno.EADDRNOTAVAIL: "use an address of this machine, or 0.0.0.0 for all of them",
+    errno.EACCES: "choose a port above 1023",
+}
 
 
 @dataclass(frozen=True)
@@ -59,3 +66,20 @@ def _inside(host: str, option: str, text: str) -> str:
             f"{option} {text}: {address!r} in brackets must be an IPv6 address, {_EXAMPLES}"
         ) from error
     return address
+
+
+def bind_error(listen: Address) -> str:
+    """Why it cannot be listened on: gRPC does not say, so the system is asked again."""
+    where = f"--listen {listen}: cannot be listened on"
+    try:
+        # One that has just been closed may be listened on again, by gRPC as well.
+        socket.create_server((listen.host, listen.port), family=_family(listen)).close()
+    except OSError as error:
+        way_out = _WAYS_OUT.get(error.errno or 0, "choose another address")
+        reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
+        return f"{where} ({reason}); {way_out}"
+    return f"{where} (but it can be now); try again"
+
+
+def _family(listen: Address) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in listen.host else socket.AF_INET
