@@ -22,6 +22,15 @@ def test_a_finished_run_of_0_1_0_can_be_read(call: Call) -> None:
     assert f"{summary['events']} records of 3 nodes: {summary['seconds']:.1f} s" in said.out
 
 
+def test_the_result_of_a_finished_run_of_0_1_0_is_printed(call: Call) -> None:
+    said = call("simulate", "--resume", str(STORED / "finished"), "--json")
+    kept = json.loads((STORED / "finished" / "summary.json").read_text())
+    told = json.loads(said.out)
+    assert {key: told[key] for key in ("seconds", "rounds", "accuracy", "trace_digest")} == {
+        key: kept[key] for key in ("seconds", "rounds", "accuracy", "trace_digest")
+    }
+
+
 def test_a_finished_run_of_0_1_0_replays(call: Call) -> None:
     said = call("replay", str(STORED / "finished"))
     assert said.code == 0

@@ -1,4 +1,4 @@
-"""What is compared, said once: which methods, which seeds, and what all of them share.
+"""What is compared: which methods, which seeds, and what all of them share.
 
 A run's recipe is the comparison's with another method and seed, so whatever derives from the rest
 is the same for all: initial weights, partition, augmentation, schedule, fleet. The split is too.
@@ -25,7 +25,7 @@ from fedoptima.experiments.run_directory import run_header
 from fedoptima.experiments.setup import prepare
 from fedoptima.methods.registry import METHODS, find_method, method_options
 
-REFERENCE = "fedoptima"  # whom the others are measured by, if it is there
+REFERENCE = "fedoptima"  # the method that others are compared with, if it is there
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A whole run on one machine: the server here, every device a process of its own.
 
-None is left behind, however this process comes to its end: see `fork_server`.
+No device process outlives this one, however it ends: see `fork_server`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOG = logging.getLogger("fedoptima.server")
 _BY_ITSELF, _WHEN_ASKED = 1.0, 5.0  # seconds for a device to end
 _GFLOPS, _MBPS = 1e9, 1e6 / 8
 _SERVER_BYTES, _DEVICE_BYTES = 600_000_000, 100_000_000  # torch once, and what each adds to it
-_CROWD = 8  # processes a core
+_CROWD = 8  # processes per core
 
 
 class DevicesGone(FedOptimaError):
@@ -70,7 +70,7 @@ def _group(name: NodeId, spec: NodeSpec) -> DeviceGroup:
 def _with_groups(recipe: Recipe, server: ServerConfig, groups: tuple[DeviceGroup, ...]) -> Recipe:
     update: dict[str, object] = {"fleet": FleetConfig(server=server, devices=groups)}
     count, wanted = sum(group.count for group in groups), recipe.deploy.devices
-    if wanted is not None and wanted > count:  # the others will never come
+    if wanted is not None and wanted > count:  # the others will never join
         update["deploy"] = recipe.deploy.model_copy(update={"devices": count})
     return recipe.model_copy(update=update)
 
@@ -134,7 +134,7 @@ class LocalFleet:
 
 
 async def _end(processes: Collection[ForkServerProcess]) -> None:
-    """Of a run that came to its end, the devices know; of one that failed, they do not."""
+    """Devices end by themselves after a finished run; after a failed one they are told to."""
     if await _all_ended(processes, _BY_ITSELF):
         return
     for process in processes:
@@ -176,7 +176,7 @@ def _how(code: int) -> str:
 
 
 def _last(log: Path) -> str:
-    """What a device said last."""
+    """The last line of a device's log."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
 

@@ -6,12 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from fedoptima.analysis.curve import Point
@@ -19,6 +18,7 @@ from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.usage import Usage
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.evaluate import evaluate
+from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
 from fedoptima.experiments.setup import RunSetup
@@ -167,16 +167,12 @@ class Result:
 
     @classmethod
     def from_plain(
-        cls, plain: Mapping[str, Any], directory: Path, weights: Mapping[str, Tensor]
+        cls, plain: Mapping[str, Any], summary: Summary, directory: Path, weights: Tensors
     ) -> Result:
-        """From what `to_json` has written into a run's folder."""
-        own = (f.name for f in fields(cls) if f.name not in ("summary", "directory", "weights"))
-        return cls(
-            **{name: plain[name] for name in own if name in plain},
-            summary=TypeAdapter(Summary).validate_python(plain),
-            directory=directory,
-            weights=weights,
-        )
+        """From what `to_json` has written; ``summary`` is what else is in a run's folder."""
+        own = (f for f in fields(cls) if f.name not in ("summary", "directory", "weights"))
+        known = {f.name: plain[f.name] for f in own if f.name in plain or f.default is MISSING}
+        return cls(**known, summary=summary, directory=directory, weights=weights)
 
 
 def build_result(

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedoptima.analysis.accounts import summarise
+from fedoptima.analysis.summary import Summary
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
@@ -104,9 +106,15 @@ class RunDirectory(RunFiles):
         try:
             plain = json.loads(self.summary.read_text())
             weights = load_file(self.model) if self.model.exists() else {}
-            return Result.from_plain(plain, self.path, weights)
+            return Result.from_plain(plain, self._read_summary(plain), self.path, weights)
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"{self.path}: its result is damaged ({error})") from error
+
+    def _read_summary(self, plain: object) -> Summary:
+        try:
+            return TypeAdapter(Summary).validate_python(plain)
+        except ValidationError:  # of an older fedoptima, which wrote fewer figures
+            return summarise(self.trace)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
