@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("fedoptima.device")
 
-_GFLOPS, _MBPS = 1e9, 1e6 / 8
-
 
 def device(
     server: Annotated[
