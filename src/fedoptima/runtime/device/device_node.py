@@ -19,7 +19,7 @@ from fedoptima.runtime.device.telemetry import Telemetry
 from fedoptima.runtime.node import Node
 
 
-class Link(Protocol):
+class ServerLink(Protocol):
     """The connection, as far as the node uses it."""
 
     number: int
@@ -56,25 +56,25 @@ class DeviceNode(Node):
         self.telemetry = telemetry
         self.last_session = 0
         self._state = state
-        self._link: Link | None = None
+        self._link: ServerLink | None = None
         self.observers.append(telemetry.observe)
 
-    def connected(self, link: Link) -> None:
+    def connected(self, link: ServerLink) -> None:
         self._link = link
         self.last_session = link.number
         self.tell(Connected(SERVER, link.number))
 
-    def disconnected(self, link: Link) -> None:
+    def disconnected(self, link: ServerLink) -> None:
         if self._link is link:
             self._link = None
             self.tell(Disconnected(SERVER, link.number))
 
-    def receive(self, link: Link, message: Message) -> None:
+    def receive(self, link: ServerLink, message: Message) -> None:
         if self._link is link:
             self.engine.admit(message)
             self.tell(Received(SERVER, link.number, self.engine.receive(message)))
 
-    def reject(self, link: Link, error: ProtocolViolation) -> None:
+    def reject(self, link: ServerLink, error: ProtocolViolation) -> None:
         """Leave a server for what it has sent."""
         if self._link is link:
             self.tell(rejected(SERVER, link.number, error))
