@@ -40,7 +40,7 @@ def run_server(
     """
     torch.set_num_threads(1)
     setup = build()
-    directory = RunDirectory.create(folder, setup.recipe, dry=False)
+    directory = RunDirectory.create(folder, setup.describe())
     ends = False
 
     def answer(watch: ServerWatch) -> None:

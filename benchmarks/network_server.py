@@ -106,7 +106,7 @@ def over_the_network(setup: ServerSetup, batch: Tensors) -> float:
         for number in range(DEVICES):
             make_device(folder, device_name(number))
         save_file(batch, folder / "batch.safetensors")
-        directory = RunDirectory.create(folder / "run", setup.recipe, dry=False)
+        directory = RunDirectory.create(folder / "run", setup.describe())
         background = replaying(folder, folder / "batch.safetensors", [DEVICES])
         serve_run(setup, directory, tls=tls, hooks=RunHooks(background=background))
         ends = [

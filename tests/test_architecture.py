@@ -40,11 +40,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "analysis": frozenset({"core"}) | LEAVES,  # what records mean, from the records alone
     "tracking": frozenset({"core", "analysis"}) | LEAVES,  # to other people's tools
     "experiments": TRAINING | DRIVERS | {"analysis"},
-    "verification": TRAINING | {"sim", "experiments"},
+    "verification": TRAINING | {"experiments"},
     "prediction": TRAINING | {"sim", "analysis", "experiments"},
     "comparison": TRAINING | {"analysis", "experiments"},
     "reporting": TRAINING | {"analysis", "experiments", "prediction", "comparison"},
-    "dashboard": frozenset({"core", "methods", "analysis", "reporting"}) | LEAVES,
+    "dashboard": frozenset({"core", "analysis", "reporting"}) | LEAVES,
     "cli": TRAINING | DRIVERS | WORK | SHOWN,
     "__init__": frozenset({"core", "config", "version"}) | WORK,
     "__main__": frozenset({"cli"}),

@@ -189,7 +189,7 @@ def test_the_best_accuracy_is_told_where_it_was_not_the_last() -> None:
 
 
 def test_a_dry_run_is_said_to_be_one() -> None:
-    dry = replace(view(), facts=replace(view().facts, dry=True))
+    dry = replace(view(), description=replace(view().description, dry=True))
     assert "dry run" in said(words.outcome, dry)
     assert "dry run" not in said(words.outcome, view())
 

@@ -10,6 +10,8 @@ import pytest
 
 import fedoptima
 from fedoptima import ConfigError
+from fedoptima.trace.description import Mode, read_config
+from fedoptima.trace.reader import read_description
 from tests.cli.conftest import Call
 
 STORED = Path(__file__).parents[1] / "stored" / "0_1_0"
@@ -35,6 +37,23 @@ def test_a_finished_run_of_0_1_0_replays(call: Call) -> None:
     said = call("replay", str(STORED / "finished"))
     assert said.code == 0
     assert "identical" in said.out
+
+
+def test_the_facts_of_a_run_of_0_1_0_are_derived_from_its_recipe() -> None:
+    known = read_description(STORED / "finished" / "trace.jsonl.gz")
+    assert known == read_config(STORED / "finished" / "config.json")
+    assert (known.mode, known.devices, known.starts_with) == (Mode.SIMULATED, 2, 2)
+    assert (known.method, known.activation_cap, known.dry) == ("fedoptima", 32, False)
+    assert known.versions["fedoptima"] == "0.1.0"
+
+
+def test_a_finished_run_of_0_1_0_is_reported(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="plotly is an extra")
+    said = call(
+        "report", str(STORED / "finished"), "--out", str(tmp_path / "r.html"), "--no-advice"
+    )
+    assert said.code == 0
+    assert "stored_0_1_0: fedoptima, seed 1" in (tmp_path / "r.html").read_text()
 
 
 def test_an_interrupted_run_of_0_1_0_is_refused_with_its_version(tmp_path: Path) -> None:

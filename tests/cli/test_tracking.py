@@ -19,8 +19,10 @@ from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.config.load import load_recipe
 from fedoptima.experiments.simulated_run import SimulationWatch
 from fedoptima.experiments.simulation import simulate
+from fedoptima.trace.description import Mode
 from fedoptima.tracking.prometheus import Prometheus
 from tests.cli.conftest import Call
+from tests.support.descriptions import described
 from tests.tracking.moments import records_of, subject_of
 
 COMMANDS = ("simulate", "run", "server")
@@ -31,10 +33,10 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
     return lambda: capsys.readouterr().err
 
 
-def opened(recipe: Path, clock: str) -> RunTracking:
+def opened(recipe: Path, mode: Mode) -> RunTracking:
     options = TrackingOptions(metrics_port=0)
     where = Path("runs/a")
-    return options.open(load_recipe(recipe), where, clock=clock, resumed=False, quiet=False)
+    return options.open(load_recipe(recipe), where, mode=mode, resumed=False, quiet=False)
 
 
 def scrape(said: str) -> dict[tuple[str, ...], float]:
@@ -68,7 +70,7 @@ def test_a_simulation_is_scraped_while_it_goes_on(recipe: Path, said: Any) -> No
             assert found["fedoptima_activation_cap_batches",] == 32
             assert found["fedoptima_device_up", "slow"] == 1
 
-    with opened(recipe, "virtual") as tracked:
+    with opened(recipe, Mode.SIMULATED) as tracked:
         tracked.finish(simulate(recipe, dry=True, observer=tracked.simulation_beside(view)))
     assert looks
 
@@ -78,10 +80,12 @@ def test_a_real_run_is_scraped_as_its_live_accounts_have_it(recipe: Path, said: 
     live.catch_up(records_of("fl"))
     members = {"slow": None, "fast": None}
     watch: Any = SimpleNamespace(
-        live=live, node=SimpleNamespace(machine=SimpleNamespace(members=members))
+        live=live,
+        node=SimpleNamespace(machine=SimpleNamespace(members=members)),
+        description=described(network=True, cap=7),
     )
     seen: list[object] = []
-    with opened(recipe, "real") as tracked:
+    with opened(recipe, Mode.NETWORK) as tracked:
         observe = tracked.server_beside(seen.append)
         assert observe is not None
         observe(watch)
@@ -90,6 +94,7 @@ def test_a_real_run_is_scraped_as_its_live_accounts_have_it(recipe: Path, said: 
     assert_same_usage(found, dict(live.accounts.usage.usage()))
     up = {key[1]: value for key, value in found.items() if key[0] == "fedoptima_device_up"}
     assert up == {"slow": 1, "fast": 1, "middle": 0}
+    assert found["fedoptima_activation_cap_batches",] == 7
 
 
 def test_who_wants_nothing_tracked_costs_nothing(recipe: Path) -> None:
@@ -98,7 +103,7 @@ def test_who_wants_nothing_tracked_costs_nothing(recipe: Path) -> None:
 
     options = TrackingOptions()
     with options.open(
-        load_recipe(recipe), Path("a"), clock="real", resumed=False, quiet=True
+        load_recipe(recipe), Path("a"), mode=Mode.NETWORK, resumed=False, quiet=True
     ) as tracked:
         assert tracked.server_beside(None) is None
         assert tracked.server_beside(view) is view

@@ -9,7 +9,7 @@ import pytest
 from fedoptima.config.load import apply_override, load_recipe, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.experiments.run_directory import plain_recipe
+from fedoptima.experiments.describe import plain_recipe
 from fedoptima.sim.fleet import build_fleet
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))

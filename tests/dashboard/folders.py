@@ -9,6 +9,7 @@ from pathlib import Path
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
+from tests.support.descriptions import described
 
 RECIPE: Mapping[str, object] = {
     "name": "story",
@@ -23,10 +24,11 @@ RECIPE: Mapping[str, object] = {
 class GrowingRun:
     """A run that a test writes on; ``networked``: every device into a file of its own."""
 
-    def __init__(self, path: Path, *, networked: bool = False) -> None:
+    def __init__(self, path: Path, *, networked: bool = False, cap: int = 5) -> None:
         self.path = path
         path.mkdir(parents=True)
-        (path / "config.json").write_text(json.dumps({"recipe": RECIPE, "dry": False}))
+        description = described(network=networked, cap=cap, recipe=RECIPE)
+        (path / "config.json").write_text(json.dumps(description.to_plain()))
         self._networked = networked
         self._writers = {SERVER: TraceWriter(path / "trace.jsonl.gz", {})}
         if networked:

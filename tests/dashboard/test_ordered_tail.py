@@ -40,12 +40,6 @@ def test_a_finished_run_is_read_in_the_order_of_its_trace(
     assert tail.late == 0
 
 
-def test_a_simulation_holds_nothing_back(tmp_path: Path) -> None:
-    run = GrowingRun(tmp_path / "run")
-    run.write(story()[:100])
-    assert len(read_on(OrderedTail(run.path), settled=False)) == 100
-
-
 def test_a_real_run_waits_a_moment_for_its_devices(tmp_path: Path) -> None:
     run = GrowingRun(tmp_path / "run", networked=True)
     run.write(story()[:100])

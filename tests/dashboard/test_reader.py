@@ -79,6 +79,19 @@ def test_idle_times_are_exact_in_the_end_though_a_device_was_late(tmp_path: Path
     assert usage(look(reading).sections) == exact
 
 
+def test_the_cap_is_the_runs_own_while_devices_are_still_to_come(tmp_path: Path) -> None:
+    run = GrowingRun(tmp_path / "run", networked=True, cap=80)
+    run.write(story()[:2])  # one device of many
+    assert state(run.path)["queue"]["cap"] == 80
+
+
+def test_a_simulation_holds_nothing_back(tmp_path: Path) -> None:
+    run = GrowingRun(tmp_path / "run")
+    run.write(story()[:100])
+    counted = summarise(run.path / "trace.jsonl.gz")
+    assert usage(state(run.path)) == usage_in(counted)
+
+
 def test_figures_and_curves_are_those_of_the_report(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", story())
     summary, sections = summarise(run / "trace.jsonl.gz"), state(run)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedoptima.analysis.run_view import RunFacts, RunView, view_of
+from fedoptima.analysis.run_view import RunView, view_of
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
@@ -21,8 +21,10 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.experiments.setup import prepare
 from fedoptima.prediction.advice import Advice, Trial, advise, changes
 from fedoptima.prediction.measured_fleet import measured_experiment
+from fedoptima.trace.description import Mode
 from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET
+from tests.support.descriptions import described
 
 SLOW, FAST = NodeId("slow"), NodeId("fast")
 TABLE: dict[str, Any] = {
@@ -51,7 +53,11 @@ def dry_view(recipe: Recipe) -> RunView:
 
     records: list[Record] = []
     assemble(prepare(recipe), [records.append], dry=True).simulation.run()
-    return view_of(RunFacts("run", recipe.model_dump()), records)
+    return view_of("run", described(recipe=recipe.model_dump()), records)
+
+
+def over_the_network(view: RunView) -> RunView:
+    return replace(view, description=replace(view.description, mode=Mode.NETWORK))
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +232,7 @@ def test_a_real_runs_fleet_is_what_the_devices_reported(short: Recipe, view: Run
 
 def test_advice_for_a_real_run_says_where_the_fleet_is_from(short: Recipe, view: RunView) -> None:
     without = short.model_copy(update={"fleet": None})
-    advice = advise(without, view, real=True, clock=frozen)
+    advice = advise(without, over_the_network(view), clock=frozen)
     assert advice.baseline is not None
     assert "with devices as fast as they reported" in advice.paragraphs()[1]
     assert view.summary.throughput.device == pytest.approx(

@@ -137,7 +137,7 @@ def test_names_and_errors_cannot_become_markup() -> None:
     lanes = {NodeId(evil if n == "slow" else n): lane for n, lane in base.timeline.lanes.items()}
     run = replace(
         base,
-        facts=replace(base.facts, label=evil),
+        label=evil,
         summary=replace(base.summary, usage=usage),
         timeline=replace(base.timeline, lanes=lanes),
         problems=((NodeId(evil), evil),),

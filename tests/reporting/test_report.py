@@ -12,6 +12,7 @@ import pytest
 
 from fedoptima.analysis.accounts import summarise
 from fedoptima.comparison.runner import compare
+from fedoptima.config.load import load_recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import SERVER
 from fedoptima.experiments.simulation import simulate
@@ -19,6 +20,8 @@ from fedoptima.reporting.report import find_traces, report
 from tests.experiments.runs import arguments
 
 pytest.importorskip("plotly", reason="plotly is an extra")
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 RECIPE = """
 name = "tiny"
@@ -104,7 +107,29 @@ def test_a_folder_of_runs_is_all_that_lie_in_it(folder: Path) -> None:
 
 def test_the_cap_is_the_methods(folder: Path, tmp_path: Path) -> None:
     made = report([folder / "a", folder / "c"], out=tmp_path / "r.html", advice=False)
-    assert [view.facts.cap for view in made.views] == [32, None]  # max(2 K, 32)
+    assert [view.description.activation_cap for view in made.views] == [32, None]  # max(2 K, 32)
+
+
+def test_a_simulations_cap_is_not_that_of_the_devices_expected_over_the_network(
+    tmp_path: Path,
+) -> None:
+    recipe = load_recipe(RECIPES / "demo_digits.toml")
+    deploy = recipe.deploy.model_copy(update={"devices": 100})
+    simulate(recipe.model_copy(update={"deploy": deploy}), dry=True, epochs=1, out=tmp_path / "run")
+    made = report([tmp_path / "run"], out=tmp_path / "r.html", advice=False)
+    assert made.views[0].description.activation_cap == 32
+
+
+def test_a_report_needs_no_method_that_can_be_built(folder: Path, tmp_path: Path) -> None:
+    foreign = shutil.copytree(folder / "a", tmp_path / "foreign")
+    trace = foreign / "trace.jsonl.gz"
+    header, *lines = gzip.decompress(trace.read_bytes()).split(b"\n")
+    plain = json.loads(header)
+    plain["method"] = {"name": "of_others", "cleverness": 9}
+    plain["activation_cap"] = 77
+    trace.write_bytes(gzip.compress(b"\n".join([json.dumps(plain).encode(), *lines])))
+    made = report([foreign], out=tmp_path / "r.html", advice=False)
+    assert (made.views[0].method, made.views[0].description.activation_cap) == ("of_others", 77)
 
 
 def test_a_run_that_was_cut_off_is_reported_so_far(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from fedoptima.analysis.curve import Point
-from fedoptima.analysis.run_view import RunFacts, RunView, view_of
+from fedoptima.analysis.run_view import RunView, view_of
 from fedoptima.analysis.spans import Kind
 from fedoptima.analysis.timeline import Lane
 from fedoptima.analysis.usage import Usage
@@ -16,6 +16,7 @@ from fedoptima.core.messages import Join
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET, set_up
+from tests.support.descriptions import described
 
 SLOW, FAST = NodeId("slow"), NodeId("fast")
 
@@ -31,8 +32,7 @@ def records_of(method: str, *, churn: bool = False) -> tuple[Record, ...]:
 @cache
 def view(method: str = "fedoptima", *, churn: bool = False, label: str = "") -> RunView:
     cap = 32 if method == "fedoptima" else None
-    facts = RunFacts(label or method, {"method": {"name": method}}, cap=cap)
-    return view_of(facts, records_of(method, churn=churn))
+    return view_of(label or method, described(method, cap=cap), records_of(method, churn=churn))
 
 
 def with_usage(**usage: Usage) -> RunView:
@@ -55,7 +55,7 @@ def with_queue(view: RunView, mean: float, cap: int | None) -> RunView:
     memory = view.summary.memory
     changed = replace(memory, queue=replace(memory.queue, mean=mean))
     summary = replace(view.summary, memory=changed)
-    return replace(view, summary=summary, facts=replace(view.facts, cap=cap))
+    return replace(view, summary=summary, description=replace(view.description, activation_cap=cap))
 
 
 def with_lane(view: RunView, node: NodeId, shares: Mapping[Kind, tuple[float, ...]]) -> RunView:
@@ -66,8 +66,7 @@ def with_lane(view: RunView, node: NodeId, shares: Mapping[Kind, tuple[float, ..
 def with_curve(view: RunView, label: str, *points: tuple[float, float]) -> RunView:
     """Each point: seconds, accuracy."""
     curve = tuple(Point(at, at, 0, 0, 0, accuracy, None) for at, accuracy in points)
-    facts = replace(view.facts, label=label)
-    return replace(view, facts=facts, summary=replace(view.summary, curve=curve))
+    return replace(view, label=label, summary=replace(view.summary, curve=curve))
 
 
 def ended(view: RunView, halt: Halt | None) -> RunView:

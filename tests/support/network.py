@@ -122,7 +122,7 @@ class Server:
         if resume:
             self.directory, _, _ = RunDirectory.open(folder)
         else:
-            self.directory = RunDirectory.create(folder, setup.recipe, dry=False)
+            self.directory = RunDirectory.create(folder, setup.describe())
         self.watch: ServerWatch | None = None
         self._address: Address | None = None
         self._stop = Event()

@@ -14,10 +14,11 @@ from fedoptima.core.effects import Note
 from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.events import TimerFired
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.device_trace import DeviceTrace, restamped
 from fedoptima.trace.reader import last_time, read_header, read_trace
 from fedoptima.trace.record import Record, time_of
-from fedoptima.trace.writer import SCHEMA, TraceWriter
+from fedoptima.trace.writer import TraceWriter
 
 PI = NodeId("pi")
 

@@ -12,10 +12,11 @@ import pytest
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.device_trace import DeviceTrace
 from fedoptima.trace.record import Record
 from fedoptima.trace.tail import CutBack, FileTail
-from fedoptima.trace.writer import SCHEMA, TraceWriter
+from fedoptima.trace.writer import TraceWriter
 from tests.verification.traces import trace_of
 
 RECORDS = trace_of("fedoptima")[:40]

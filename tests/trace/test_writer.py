@@ -8,9 +8,10 @@ import pytest
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import TimerFired
 from fedoptima.core.types import NodeId
+from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.reader import read_header, read_trace
 from fedoptima.trace.record import Record
-from fedoptima.trace.writer import SCHEMA, Mark, TraceWriter, read_lines
+from fedoptima.trace.writer import Mark, TraceWriter, read_lines
 from tests.support.rows import fedoptima
 from tests.support.world import Description, World
 

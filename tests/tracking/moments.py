@@ -10,6 +10,7 @@ from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.metrics import Moment
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
+from fedoptima.trace.description import Mode
 from fedoptima.trace.record import Record
 from fedoptima.tracking.tracker import Subject
 from tests.experiments.runs import CHURN, FLEET, set_up
@@ -45,4 +46,4 @@ def subject_of(folder: Path, *, resumed: bool = False) -> Subject:
         "stop": {"epochs": 3.0},
     }
     recipe = validate(Recipe, table, "test")
-    return Subject(recipe, folder, "virtual", {"fedoptima": "0.1", "torch": "2.13"}, resumed)
+    return Subject(recipe, folder, Mode.SIMULATED, {"fedoptima": "0.1", "torch": "2.13"}, resumed)

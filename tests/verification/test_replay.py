@@ -148,11 +148,11 @@ def test_a_changed_record_is_found_and_shown(tmp_path: Path) -> None:
     assert (said["difference"]["expected"], said["difference"]["got"]) == ("2", "1")
 
 
-def test_another_recipe_than_the_runs_is_found(tmp_path: Path) -> None:
+def test_another_cap_than_the_runs_is_found(tmp_path: Path) -> None:
     recorded(tmp_path / "run")
     config = tmp_path / "run" / "config.json"
     plain = json.loads(config.read_text())
-    plain["recipe"]["method"]["activation_cap"] = 1
+    plain["method"]["activation_cap"] = 1
     config.write_text(json.dumps(plain))
     assert replay(tmp_path / "run").difference is not None
 

@@ -44,7 +44,7 @@ def outcome(view: RunView) -> Iterator[str]:
         if max(accuracies) > accuracies[-1]:
             how += f" (best {percent(max(accuracies))})"
     yield f"{view.method or 'The run'}: {how}."
-    if view.facts.dry:
+    if view.description.dry:
         yield "This was a dry run: only the timing was simulated, nothing was trained."
     if view.halt is None:
         yield "The run has not ended; all figures are as of its last record."
@@ -86,7 +86,7 @@ def pace(view: RunView) -> Iterator[str]:
 
 def server(view: RunView) -> Iterator[str]:
     summary = view.summary
-    use, queue, cap = summary.server_usage, summary.memory.queue, view.facts.cap
+    use, queue, cap = summary.server_usage, summary.memory.queue, view.description.activation_cap
     if not use.span:
         return
     if use.utilisation >= AT_ITS_LIMIT:

@@ -18,30 +18,17 @@ from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join
 from fedoptima.core.plan import Plan, recorded_plan
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
 
 _MOST_PROBLEMS = 20  # told one by one
 _LOOK_UP = 5000  # records between two calls of the onlooker
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What the trace's records do not say: its header does, or the folder it lies in."""
-
-    label: str  # unique among the runs of a report
-    recipe: Mapping[str, object]
-    dry: bool = False
-    cap: int | None = None  # omega; None: the method's queue has no cap
-
-    @property
-    def method(self) -> str:
-        method = self.recipe.get("method")
-        return str(method.get("name", "")) if isinstance(method, Mapping) else ""
-
-
 @dataclass(frozen=True)
 class RunView:
-    facts: RunFacts
+    label: str  # unique among the runs of a report
+    description: RunDescription
     summary: Summary
     timeline: Timeline
     joins: Mapping[NodeId, Join]  # how each device introduced itself last
@@ -51,12 +38,8 @@ class RunView:
     records: int
 
     @property
-    def label(self) -> str:
-        return self.facts.label
-
-    @property
     def method(self) -> str:
-        return self.facts.method
+        return self.description.method
 
     @property
     def devices(self) -> list[NodeId]:
@@ -64,7 +47,10 @@ class RunView:
 
 
 def view_of(
-    facts: RunFacts, records: Iterable[Record], onlooker: Callable[[int], None] = lambda _: None
+    label: str,
+    description: RunDescription,
+    records: Iterable[Record],
+    onlooker: Callable[[int], None] = lambda _: None,
 ) -> RunView:
     """``onlooker`` is told now and then how many records have been read."""
     accounts, facts_seen = Accounts(), _Seen()
@@ -78,7 +64,8 @@ def view_of(
         if count % _LOOK_UP == 0:
             onlooker(count)
     return RunView(
-        facts=facts,
+        label=label,
+        description=description,
         summary=accounts.summary(),
         timeline=timeline.timeline(),
         joins=dict(sorted(facts_seen.joins.items())),

@@ -18,6 +18,7 @@ from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.cli.views.fleet_view import fleet_view
 from fedoptima.cli.views.outcome import show_result
 from fedoptima.core.errors import ConfigError
+from fedoptima.trace.description import Mode
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
@@ -64,7 +65,9 @@ def run_server(
             stack.enter_context(said_on(console, logging.ERROR if quiet else logging.INFO))
             interrupted = stack.enter_context(Interrupt(LOG.warning))
             tracked = stack.enter_context(
-                tracking.open(recipe, directory.path, clock="real", resumed=resume, quiet=quiet)
+                tracking.open(
+                    recipe, directory.path, mode=Mode.NETWORK, resumed=resume, quiet=quiet
+                )
             )
             shown_at = stack.enter_context(page_beside(directory.path, page))
             if shown_at is not None and not quiet:
@@ -72,7 +75,7 @@ def run_server(
             view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
             setup = prepare_server(recipe, progress=view.reading)
             if not resume:
-                directory = RunDirectory.create(directory.path, setup.recipe, dry=False)
+                directory = RunDirectory.create(directory.path, setup.describe())
             stack.enter_context(kept_in(directory.server_log))
             observe = tracked.server_beside(None if quiet else view.observe)
             hooks = RunHooks(ready, observe, interrupted, background)

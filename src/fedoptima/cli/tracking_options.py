@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedoptima.cli.console import stderr
 from fedoptima.cli.options import track_extra
+from fedoptima.trace.description import Mode
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
@@ -26,20 +27,17 @@ class TrackingOptions:
     mlflow: str | None = None
 
     def open(
-        self, recipe: Recipe, folder: Path, *, clock: str, resumed: bool, quiet: bool
+        self, recipe: Recipe, folder: Path, *, mode: Mode, resumed: bool, quiet: bool
     ) -> RunTracking:
         """Before anything is trained or written: what cannot work is a `ConfigError` now."""
-        from fedoptima.experiments.run_directory import run_header
+        from fedoptima.experiments.describe import versions
         from fedoptima.tracking.tracker import Subject, Tracking
 
-        versions = run_header(recipe, dry=False)["versions"]
-        assert isinstance(versions, dict)
-        subject = Subject(recipe, folder, clock, versions, resumed)
-        cap = _cap(recipe, clock)
+        subject = Subject(recipe, folder, mode, versions(), resumed)
         with ExitStack() as opened:
             trackers = self._trackers(subject, opened, quiet)
             opened.pop_all()
-        return RunTracking(folder, cap, Tracking(trackers))
+        return RunTracking(folder, Tracking(trackers))
 
     def _trackers(self, subject: Subject, opened: ExitStack, quiet: bool) -> list[Tracker]:
         """On ``opened``: how to close those there are, should the next one fail."""
@@ -71,9 +69,8 @@ class TrackingOptions:
 class RunTracking:
     """A run's onlookers, from its watch to the trackers."""
 
-    def __init__(self, folder: Path, cap: int | None, tracking: Tracking) -> None:
+    def __init__(self, folder: Path, tracking: Tracking) -> None:
         self._folder = folder
-        self._cap = cap
         self._tracking = tracking
 
     def __enter__(self) -> RunTracking:
@@ -90,9 +87,10 @@ class RunTracking:
 
         def observe(watch: SimulationWatch) -> None:
             accounts, members = watch.accounts, watch.simulation.server.machine.members
+            cap = watch.description.activation_cap
             self._tracking.look(
                 len(accounts.course.points),
-                lambda: Moment(accounts.summary(), frozenset(members), self._cap),
+                lambda: Moment(accounts.summary(), frozenset(members), cap),
             )
             view(watch)
 
@@ -106,9 +104,10 @@ class RunTracking:
 
         def observe(watch: ServerWatch) -> None:
             accounts, members = watch.live.accounts, watch.node.machine.members
+            cap = watch.description.activation_cap
             self._tracking.look(
                 len(accounts.course.points),
-                lambda: Moment(accounts.summary(), frozenset(members), self._cap),
+                lambda: Moment(accounts.summary(), frozenset(members), cap),
             )
             if view is not None:
                 view(watch)
@@ -127,15 +126,3 @@ class RunTracking:
         }
         files = (folder.config, folder.summary, folder.metrics)
         self._tracking.finish(Ending(result.summary, tags, files))
-
-
-def _cap(recipe: Recipe, clock: str) -> int | None:
-    """Omega, where the method has one."""
-    from fedoptima.core.flow import CappedFlow
-    from fedoptima.experiments.server_setup import device_names, expected_devices
-    from fedoptima.experiments.setup import build_method
-
-    simulated = clock == "virtual"
-    devices = len(device_names(recipe)) if simulated else expected_devices(recipe)
-    flow = build_method(recipe, max(1, devices)).flow()
-    return flow.cap if isinstance(flow, CappedFlow) else None

@@ -21,7 +21,7 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
-from fedoptima.experiments.run_directory import run_header
+from fedoptima.experiments.describe import versions
 from fedoptima.experiments.setup import prepare
 from fedoptima.methods.registry import METHODS, find_method, method_options
 
@@ -77,7 +77,7 @@ def describe(
         dry=dry,
         target=target,
         command=command,
-        versions=_versions(recipe),
+        versions=versions(),
         machine=_machine(recipe),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -154,12 +154,6 @@ def _with_one_split(about: About) -> Recipe:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _versions(recipe: Recipe) -> dict[str, str]:
-    versions = run_header(recipe, dry=False)["versions"]
-    assert isinstance(versions, dict)
-    return versions
 
 
 def _machine(recipe: Recipe) -> str:

@@ -30,6 +30,10 @@ class Reception:
 class FlowController(Protocol):
     """Each method returns the devices to turn on now."""
 
+    @property
+    def cap(self) -> int | None: ...  # omega
+    @property
+    def timeout(self) -> float | None: ...  # seconds until an unused turn-on expires
     def joined(self, device: NodeId, now: float) -> Sequence[NodeId]: ...
     def received(self, device: NodeId, now: float) -> Reception: ...
     def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]: ...
@@ -43,7 +47,7 @@ class FlowController(Protocol):
 class OpenFlow:
     """No gate: the method's own request and response bound the queue."""
 
-    deadline = None
+    cap = timeout = deadline = None
 
     def joined(self, device: NodeId, now: float) -> Sequence[NodeId]:
         return ()

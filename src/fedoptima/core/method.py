@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from fedoptima.core.aggregation import AggregationPolicy
@@ -27,3 +27,5 @@ class Method:
     scheduler: Callable[[], TaskScheduler]
     flow: Callable[[], FlowController]
     auxiliary: str | int = "none"  # for the Pre-processor: the network that gives a local loss
+    # Options that were left open, as they were chosen for the number of devices.
+    resolved: Mapping[str, object] = field(default_factory=dict, hash=False)

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from fedoptima.analysis.spans import Kind
 from fedoptima.dashboard.access import Guard
 from fedoptima.dashboard.folder import RunFolder, Runs
-from fedoptima.dashboard.state import condition, name_in, number
+from fedoptima.dashboard.state import about, condition, number
 from fedoptima.dashboard.stream import Wish, messages
 from fedoptima.dashboard.watch import Cadence, Watch, Watches
 from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT
@@ -104,14 +104,11 @@ def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None =
 
 
 def _row(runs: Runs, run: RunFolder) -> dict[str, object]:
-    recipe, kept = runs.read(run)
+    description, kept = runs.read(run)
     state, text = condition(run, kept)
     return {
         "name": run.name,
-        "recipe": recipe.get("name", ""),
-        "method": name_in(recipe, "method"),
-        "seed": recipe.get("seed"),
-        "clock": "real" if run.networked else "virtual",
+        **about(description),
         "state": state,
         "text": text,
         **{key: _figure(kept.get(name)) for key, name in _KEPT.items()},

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.trace.description import RunDescription, read_config
 from fedoptima.trace.run_folder import RunFiles
 
 MOST_RUNS = 300
@@ -31,10 +32,6 @@ class RunFolder:
     def files(self) -> RunFiles:
         return RunFiles(self.path)
 
-    @property
-    def networked(self) -> bool:
-        return self.files.devices.is_dir()
-
     def changed(self) -> float:
         """When the run was last heard of, in seconds since 1970; 0: never."""
         for file in (self.files.trace, self.files.config):
@@ -46,9 +43,12 @@ class RunFolder:
         """Seconds since then."""
         return max(0.0, time.time() - changed) if (changed := self.changed()) else 0.0
 
-    def recipe(self) -> Table:
-        recipe = _read(self.files.config).get("recipe")
-        return recipe if isinstance(recipe, dict) else {}
+    def description(self) -> RunDescription | None:
+        """None: not written yet, or damaged."""
+        try:
+            return read_config(self.files.config)
+        except ConfigError:
+            return None
 
     def summary(self) -> Table:
         """What a list shows of it; all else is told by the trace."""
@@ -62,7 +62,8 @@ class Runs:
 
     root: Path
     single: bool = False
-    _finished: dict[Path, tuple[Table, Table]] = field(default_factory=dict)  # these do not change
+    # These do not change.
+    _finished: dict[Path, tuple[RunDescription | None, Table]] = field(default_factory=dict)
 
     @classmethod
     def at(cls, path: Path) -> Runs:
@@ -81,11 +82,11 @@ class Runs:
         """A name is only compared, never made into a path."""
         return next((run for run in self.all() if run.name == name), None)
 
-    def read(self, run: RunFolder) -> tuple[Table, Table]:
-        """Its recipe, and its summary once it is over."""
+    def read(self, run: RunFolder) -> tuple[RunDescription | None, Table]:
+        """What it is, and its summary once it is over."""
         kept = self._finished.get(run.path)
         if kept is None:
-            kept = run.recipe(), run.summary()
+            kept = run.description(), run.summary()
             if kept[1]:
                 self._finished[run.path] = kept
         return kept

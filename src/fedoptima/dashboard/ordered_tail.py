@@ -46,10 +46,11 @@ class OrderedTail:
         return found
 
     def ordered(self, *, settled: bool) -> Iterator[Record]:
-        """What has its place now. ``settled``: nothing can come late any more."""
-        # A simulation writes a single file, and there is no such folder.
-        hold_back = not settled and self._files.devices.is_dir()
-        until = self.newest - PATIENCE if hold_back else self.newest
+        """What has its place now.
+
+        ``settled``: nothing can come late any more. It never can in a simulation: it has one file.
+        """
+        until = self.newest if settled else self.newest - PATIENCE
         return self._order.release(until, unread=self._unread, settled=settled)
 
     def _fill(self, name: str) -> list[Record]:

@@ -12,6 +12,7 @@ from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, RunFolder, Runs
 from fedoptima.dashboard.ordered_tail import OrderedTail
 from fedoptima.dashboard.state import Reading, sections
+from fedoptima.trace.description import Mode
 from fedoptima.trace.tail import CutBack
 
 _AT_A_TIME = 0.5  # seconds of reading between two looks, where there is much to read
@@ -62,10 +63,10 @@ class RunReader:
         known, final = self._known, self._final
         if final and known.records == before and spans <= set(final.timelines):
             return final
-        recipe, kept = self._runs.read(self._run)
+        description, kept = self._runs.read(self._run)
         reading = Reading(self.behind, self._pace(), self._error)
         snapshot = Snapshot(
-            sections(self._run, recipe, kept, known, reading),
+            sections(self._run, description, kept, known, reading),
             reading.behind,
             known.accounts.course.began,
             {span: self._timeline(span) for span in spans},
@@ -109,7 +110,7 @@ class RunReader:
 
     def _read(self) -> bool:
         over = self._run.files.over  # asked before reading: what is read then is all there is
-        settled = over or self._run.silent() > SILENT
+        settled = over or self._simulated() or self._run.silent() > SILENT
         deadline = time.monotonic() + _AT_A_TIME
         while True:
             for record in self._tail.read():
@@ -124,6 +125,10 @@ class RunReader:
                 self._begin()
                 return False
         return True
+
+    def _simulated(self) -> bool:
+        description, _ = self._runs.read(self._run)
+        return description is not None and description.mode is Mode.SIMULATED
 
     def _pace(self) -> float:
         now, records = time.monotonic(), self._known.records

@@ -11,12 +11,11 @@ from typing import TypeVar
 from fedoptima.analysis.fleet import DeviceFacts, DeviceState
 from fedoptima.analysis.formatting import roughly
 from fedoptima.analysis.summary import Summary
-from fedoptima.core.flow import CappedFlow
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, RunFolder, Table
-from fedoptima.methods.registry import METHODS
+from fedoptima.trace.description import RunDescription
 
 MOST_POINTS = 300  # of a curve
 T = TypeVar("T")
@@ -32,21 +31,25 @@ class Reading:
 
 
 def sections(
-    run: RunFolder, recipe: Table, kept: Table, known: RunAccounts, reading: Reading
+    run: RunFolder,
+    description: RunDescription | None,
+    kept: Table,
+    known: RunAccounts,
+    reading: Reading,
 ) -> dict[str, object]:
-    """``kept``: the run's summary.json, once there is one."""
+    """``kept``: the run's summary.json, once there is one; so with its description."""
     summary = known.accounts.summary()
     return {
-        "run": _about(run, recipe),
+        "run": {"name": run.name, **about(description)},
         "now": {
             **_condition(run, kept, known, reading),
-            **_figures(recipe, known, summary),
+            **_figures(description, known, summary),
             "records": known.records,
             "records_per_second": number(reading.per_second),
         },
         "curve": _curve(summary),
         "speed": _speed(summary),
-        "queue": _queue(recipe, known, summary),
+        "queue": _queue(description, summary),
         "rows": [_server_row(known, summary), *_device_rows(known, summary)],
         "notes": _notes(known),
     }
@@ -55,15 +58,16 @@ def sections(
 # ---- the run -------------------------------------------------------------------------------------
 
 
-def _about(run: RunFolder, recipe: Table) -> dict[str, object]:
+def about(description: RunDescription | None) -> dict[str, object]:
+    if description is None:
+        return dict.fromkeys(("recipe", "method", "model", "data", "seed", "clock"), "")
     return {
-        "name": run.name,
-        "recipe": recipe.get("name", ""),
-        "method": name_in(recipe, "method"),
-        "model": name_in(recipe, "model"),
-        "data": name_in(recipe, "data"),
-        "seed": recipe.get("seed"),
-        "clock": "real" if run.networked else "virtual",
+        "recipe": description.name,
+        "method": description.method,
+        "model": _name_in(description.recipe, "model"),
+        "data": _name_in(description.recipe, "data"),
+        "seed": description.seed,
+        "clock": description.mode.clock,
     }
 
 
@@ -97,13 +101,15 @@ def condition(run: RunFolder, kept: Table) -> tuple[str, str]:
     return "running", ""
 
 
-def _figures(recipe: Table, known: RunAccounts, summary: Summary) -> dict[str, object]:
+def _figures(
+    description: RunDescription | None, known: RunAccounts, summary: Summary
+) -> dict[str, object]:
     accuracies = [point.accuracy for point in summary.curve if point.accuracy is not None]
     recent, traffic = known.recent_throughput(), summary.traffic
     return {
         "seconds": number(summary.seconds),
         "epochs": number(summary.epochs),
-        "share": number(_share(recipe, summary)),
+        "share": number(_share(description, summary)),
         "version": known.fleet.version,
         "accuracy": number(accuracies[-1]) if accuracies else None,
         "best": number(max(accuracies)) if accuracies else None,
@@ -120,9 +126,9 @@ def _figures(recipe: Table, known: RunAccounts, summary: Summary) -> dict[str, o
     }
 
 
-def _share(recipe: Table, summary: Summary) -> float | None:
+def _share(description: RunDescription | None, summary: Summary) -> float | None:
     """Of the budget that is spent; None where the run has none that can be told from here."""
-    stop = recipe.get("stop")
+    stop = description.recipe.get("stop") if description else None
     if not isinstance(stop, dict):
         return None
     spent = [(summary.epochs, stop.get("epochs")), (summary.seconds / 3600, stop.get("hours"))]
@@ -153,27 +159,15 @@ def _speed(summary: Summary) -> dict[str, object]:
     }
 
 
-def _queue(recipe: Table, known: RunAccounts, summary: Summary) -> dict[str, object]:
+def _queue(description: RunDescription | None, summary: Summary) -> dict[str, object]:
     level = summary.memory.queue
     return {
         "bin_seconds": level.bin_seconds,
         "bins": [number(value) for value in level.bins],
         "peak": level.peak,
         "mean": number(level.mean),
-        "cap": _cap(recipe, len(known.fleet.devices)),
+        "cap": description.activation_cap if description else None,
     }
-
-
-def _cap(recipe: Table, devices: int) -> int | None:
-    """Omega; None where the method has none, or is not one of ours."""
-    method, deploy = recipe.get("method"), recipe.get("deploy")
-    build = METHODS.get(name_in(recipe, "method"))
-    if build is None or not isinstance(method, dict):
-        return None
-    wanted = deploy.get("devices") if isinstance(deploy, dict) else None
-    options = {key: value for key, value in method.items() if key != "name"}
-    flow = build(max(1, devices, wanted or 0), **options).flow()
-    return flow.cap if isinstance(flow, CappedFlow) else None
 
 
 # ---- the nodes -----------------------------------------------------------------------------------
@@ -255,7 +249,7 @@ def _notes(known: RunAccounts) -> list[dict[str, object]]:
 # ---- small things --------------------------------------------------------------------------------
 
 
-def name_in(recipe: Mapping[str, object], part: str) -> str:
+def _name_in(recipe: Mapping[str, object], part: str) -> str:
     table = recipe.get(part)
     return str(table.get("name", "")) if isinstance(table, dict) else ""
 

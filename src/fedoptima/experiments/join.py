@@ -218,7 +218,7 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     if own:
         data["validation"] = "test"  # nothing is held out of it: the server evaluates
     local = {"device": setup.compute, "data": recipe.data.model_copy(update=data)}
-    run = prepare_run(recipe.model_copy(update=local), expected_devices(recipe), given)
+    run = prepare_run(recipe.model_copy(update=local), expected_devices(recipe).devices, given)
     run.task.check_model()
     dataset = run.task.dataset
     rows = np.arange(len(dataset.train)) if own else share_out(dataset, recipe, names)[name]

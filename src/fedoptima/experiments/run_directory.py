@@ -5,14 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
-import torch
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -23,13 +22,13 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
+from fedoptima.trace.description import RunDescription, read_config
 from fedoptima.trace.run_folder import RunFiles
-from fedoptima.version import __version__
 
 
 class RunDirectory(RunFiles):
     @classmethod
-    def create(cls, path: Path, recipe: Recipe, *, dry: bool) -> RunDirectory:
+    def create(cls, path: Path, description: RunDescription) -> RunDirectory:
         cls.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -38,7 +37,7 @@ class RunDirectory(RunFiles):
                 f"{path}: cannot be made ({error.strerror}); choose another --out"
             ) from error
         run = cls(path)
-        run.config.write_text(json.dumps(run_header(recipe, dry=dry), indent=1))
+        run.config.write_text(json.dumps(description.to_plain(), indent=1))
         return run
 
     @classmethod
@@ -54,12 +53,12 @@ class RunDirectory(RunFiles):
         run = cls(path)
         if not run.begun:
             raise ConfigError(f"{path}: no run is here (there is no {run.config.name})")
-        try:
-            config = json.loads(run.config.read_text())
-            recipe, dry = config["recipe"], bool(config["dry"])
-        except (ValueError, KeyError) as error:
-            raise ConfigError(f"{run.config}: damaged ({error}); start a new run") from error
-        return run, validate(Recipe, recipe, str(run.config)), dry
+        known = run.description
+        return run, validate(Recipe, dict(known.recipe), str(run.config)), known.dry
+
+    @cached_property
+    def description(self) -> RunDescription:
+        return read_config(self.config)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -121,23 +120,6 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     temporary = path.with_suffix(".tmp")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
     temporary.rename(path)
-
-
-def run_header(recipe: Recipe, *, dry: bool) -> dict[str, object]:
-    """What a run ran with: the first line of its trace, and its config.json."""
-    return {
-        "recipe": plain_recipe(recipe),
-        "dry": dry,
-        "versions": {
-            "fedoptima": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-    }
-
-
-def plain_recipe(recipe: BaseModel) -> dict[str, object]:
-    return recipe.model_dump(mode="json")
 
 
 def fresh_directory(parent: Path, name: str) -> Path:

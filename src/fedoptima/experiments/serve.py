@@ -63,7 +63,7 @@ def serve(
         setup = prepare_server(kept, progress=progress)
     elif chosen is not None:
         setup = prepare_server(chosen, progress=progress)
-        directory = RunDirectory.create(Path(out), setup.recipe, dry=False)
+        directory = RunDirectory.create(Path(out), setup.describe())
     else:
         raise ConfigError(f"{out}: no run to resume is here; give a recipe")
 

@@ -20,7 +20,7 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
-from fedoptima.experiments.run_directory import RunDirectory, run_header
+from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_setup import ServerSetup, instructions
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address, bind_error
@@ -33,6 +33,7 @@ from fedoptima.runtime.server.checkpointer import Keeper
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
 from fedoptima.runtime.server.streams import ServerStreams
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
+from fedoptima.trace.description import RunDescription
 from fedoptima.trace.reader import last_time, read_trace
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
@@ -51,6 +52,7 @@ class ServerWatch:
     """What an observer sees while a run is in progress."""
 
     setup: ServerSetup
+    description: RunDescription
     node: ServerNode
     live: LiveAccounts
     address: Address
@@ -152,9 +154,8 @@ class _ServerRun:
         if resume:
             LOG.warning("no checkpoint was saved yet: the run starts from the beginning")
         shutil.rmtree(self._directory.devices, ignore_errors=True)
-        header = run_header(self._setup.recipe, dry=False)
         self._clock = RunClock()
-        self._trace = TraceWriter(self._directory.trace, header)
+        self._trace = TraceWriter(self._directory.trace, self._directory.description.to_plain())
 
     def _build_node(self, restored: Restored | None) -> ServerNode:
         recipe = self._setup.recipe
@@ -207,7 +208,7 @@ class _ServerRun:
         except RuntimeError as error:
             raise ConfigError(bind_error(listen)) from error
         address = replace(listen, port=port)
-        watch = ServerWatch(self._setup, node, self._live, address)
+        watch = ServerWatch(self._setup, self._directory.description, node, self._live, address)
         view = self._attach_observer(hooks, watch)
         if self._restored is not None:
             node.go_on_from(self._restored)

@@ -11,24 +11,28 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
 from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.experiments.describe import Expected, describe, plain_recipe
 from fedoptima.experiments.given import Given
-from fedoptima.experiments.run_directory import plain_recipe
 from fedoptima.experiments.setup import RunSetup, prepare_run, server_settings
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet
+from fedoptima.trace.description import Mode, RunDescription
 
 
 @dataclass(frozen=True)
 class ServerSetup(RunSetup):
     """Everything a server needs, not yet started."""
 
-    devices: int  # it waits for
+    expected: Expected
 
     def core(self) -> ServerCore:
         patience = self.recipe.deploy.patience
         return ServerCore(
-            self.method, server_settings(self.recipe, self.devices, patience=patience)
+            self.method, server_settings(self.recipe, self.expected.at_start, patience=patience)
         )
+
+    def describe(self) -> RunDescription:
+        return describe(self.recipe, self.method, Mode.NETWORK, self.expected)
 
 
 def device_names(recipe: Recipe) -> list[NodeId]:
@@ -36,20 +40,20 @@ def device_names(recipe: Recipe) -> list[NodeId]:
     return [] if recipe.fleet is None else list(build_fleet(recipe.fleet, recipe.seed).devices)
 
 
-def expected_devices(recipe: Recipe) -> int:
-    """How many the method's defaults are made for."""
-    return max(recipe.deploy.devices or 1, len(device_names(recipe)))
+def expected_devices(recipe: Recipe) -> Expected:
+    named, wanted = len(device_names(recipe)), recipe.deploy.devices
+    return Expected(max(wanted or 1, named), wanted or named or 1)
 
 
 def prepare_server(
     recipe: Recipe, given: Given | None = None, progress: ReadingProgress = quiet
 ) -> ServerSetup:
-    run = prepare_run(recipe, expected_devices(recipe), given, progress)
+    expected = expected_devices(recipe)
+    run = prepare_run(recipe, expected.devices, given, progress)
     # A plan for an assumed device: a model or split that cannot work is reported now, and not
     # when the devices have joined.
     run.task.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
-    waits_for = recipe.deploy.devices or len(device_names(recipe)) or 1
-    return ServerSetup(run.recipe, run.method, run.task, waits_for)
+    return ServerSetup(run.recipe, run.method, run.task, expected)
 
 
 def check_same_recipe(recipe: Recipe, kept: Recipe, run: Path) -> None:

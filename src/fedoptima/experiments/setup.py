@@ -31,6 +31,7 @@ from fedoptima.data.validation import hold_out
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
+from fedoptima.experiments.describe import Expected, describe
 from fedoptima.experiments.given import Given
 from fedoptima.methods.registry import find_method, method_options
 from fedoptima.models.registry import build_model
@@ -42,6 +43,7 @@ from fedoptima.sim.dry import DryDeviceEngine, DryServerEngine
 from fedoptima.sim.fleet import Fleet, build_fleet
 from fedoptima.sim.network import Link
 from fedoptima.sim.state import SimDevice
+from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.trace.record import Record
 
 
@@ -114,10 +116,12 @@ class Experiment(RunSetup):
         size = self.recipe.training.batch_size
         return {device: min(size, len(rows)) for device, rows in self.shares.items()}
 
+    def describe(self, *, dry: bool) -> RunDescription:
+        return describe(self.recipe, self.method, Mode.SIMULATED, self.expected, dry=dry)
+
     @property
-    def beginners(self) -> int:
-        """Devices that the server waits for before it plans."""
-        return max(1, self.fleet.present_at_start)
+    def expected(self) -> Expected:
+        return Expected(len(self.fleet.devices), max(1, self.fleet.present_at_start))
 
     def plan(self) -> Plan:
         """The plan for all devices of the fleet."""
@@ -258,7 +262,7 @@ def assemble(
         for device, spec in fleet.devices.items()
     }
     simulation = Simulation(
-        ServerCore(experiment.method, server_settings(recipe, experiment.beginners)),
+        ServerCore(experiment.method, server_settings(recipe, experiment.expected.at_start)),
         devices,
         engines=engines,
         server_engine=server_engine,

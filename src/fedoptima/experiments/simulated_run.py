@@ -14,10 +14,11 @@ from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, run_fail
 from fedoptima.engine.determinism import deterministic
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
-from fedoptima.experiments.run_directory import RunDirectory, run_header
+from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import Experiment, assemble
 from fedoptima.sim.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from fedoptima.sim.driver import Simulation
+from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
 
@@ -26,6 +27,7 @@ from fedoptima.trace.writer import TraceWriter
 class SimulationWatch:
     """What an observer sees while a run is in progress."""
 
+    description: RunDescription
     simulation: Simulation
     accounts: Accounts
 
@@ -76,12 +78,12 @@ class _Run:
     def __init__(self, experiment: Experiment, directory: RunDirectory | None, dry: bool) -> None:
         self._experiment = experiment
         self._directory = directory
-        self._dry = dry
         self._accounts = Accounts()
         course = self._accounts.course
         self._metrics = MetricsFile(directory.metrics, course) if directory else None
         self._assembly = assemble(experiment, [self._record], dry=dry)
-        self._watch = SimulationWatch(self._assembly.simulation, self._accounts)
+        self._description = directory.description if directory else experiment.describe(dry=dry)
+        self._watch = SimulationWatch(self._description, self._assembly.simulation, self._accounts)
 
     def run(
         self,
@@ -95,9 +97,8 @@ class _Run:
         if checkpoint is not None:
             self._restore(checkpoint)
         else:
-            header = run_header(self._experiment.recipe, dry=self._dry)
             path = self._directory.trace if self._directory else None
-            self._trace = TraceWriter(path, header)
+            self._trace = TraceWriter(path, self._description.to_plain())
         if self._metrics is not None:
             self._metrics.start()
         clock = _Clock(checkpoint_every if self._directory else None)

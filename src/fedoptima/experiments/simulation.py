@@ -77,8 +77,9 @@ def simulate(
         },
     )
     experiment = prepare(resolved, given, progress, dry=dry)
-    recipe = experiment.recipe
-    directory = RunDirectory.create(Path(out), recipe, dry=dry) if out is not None else None
+    directory = None
+    if out is not None:
+        directory = RunDirectory.create(Path(out), experiment.describe(dry=dry))
     try:
         return run_experiment(
             experiment,

@@ -36,4 +36,5 @@ def fedbuff(
         aggregation=partial(Buffered, size, delay, rule=rule, server_optimizer=optimizer),
         scheduler=FifoScheduler,
         flow=OpenFlow,
+        resolved={"buffer": size, "max_delay": delay},
     )

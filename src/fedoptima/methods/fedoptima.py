@@ -51,4 +51,5 @@ def fedoptima(
         if local_loss
         else OpenFlow,
         auxiliary=auxiliary,
+        resolved={"activation_cap": cap, "max_delay": delay},
     )

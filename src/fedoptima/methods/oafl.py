@@ -32,4 +32,5 @@ def oafl(
         aggregation=partial(AsyncStaleness, delay, rule),
         scheduler=FifoScheduler,
         flow=OpenFlow,
+        resolved={"max_delay": delay},
     )

@@ -17,7 +17,6 @@ from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.summary import Summary
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
-from fedoptima.core.flow import CappedFlow
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 from fedoptima.experiments.setup import Experiment, build_method, prepare
@@ -25,6 +24,7 @@ from fedoptima.experiments.simulated_run import Interrupted, run_experiment
 from fedoptima.methods.registry import method_options
 from fedoptima.prediction.measured_fleet import measured_experiment
 from fedoptima.sim.fleet import Fleet, NodeSpec
+from fedoptima.trace.description import Mode
 
 BUDGET = 10.0  # seconds on the wall, for all trials together
 EPOCHS = 2.0  # of a trial; a fleet's rhythm shows in the first rounds
@@ -96,11 +96,11 @@ def advise(
     recipe: Recipe,
     view: RunView,
     *,
-    real: bool = False,
     budget: float = BUDGET,
     clock: Callable[[], float] = time.monotonic,
 ) -> Advice:
-    """``real``: a run over the network, whose fleet is what the devices reported."""
+    """Of a run over the network the fleet is what the devices reported."""
+    real = view.description.mode is Mode.NETWORK
     deadline = clock() + budget
 
     def late() -> bool:
@@ -174,12 +174,10 @@ def changes(experiment: Experiment, split: int) -> Iterator[tuple[str, Experimen
 
 
 def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
-    flow, recipe = experiment.method.flow(), experiment.recipe
-    if not isinstance(flow, CappedFlow) or "activation_cap" not in method_options(
-        recipe.method.name
-    ):
+    before, recipe = experiment.method.flow().cap, experiment.recipe
+    if before is None or "activation_cap" not in method_options(recipe.method.name):
         return
-    cap = 2 * flow.cap
+    cap = 2 * before
     method = recipe.method.model_copy(update={"activation_cap": cap})
     changed = recipe.model_copy(update={"method": method})
     yield (

@@ -138,22 +138,17 @@ def _unlimited(experiment: Experiment) -> Experiment:
     """Neither the server nor the cap holds a device up."""
     server = replace(experiment.fleet.server, flops_per_second=_NO_TIME, seconds={})
     method, devices = experiment.method, len(experiment.fleet.devices)
-    if _cap_of(experiment) is not None:
+    if method.flow().cap is not None:
         method = replace(method, flow=lambda: CappedFlow(devices))
     return replace(experiment, fleet=replace(experiment.fleet, server=server), method=method)
-
-
-def _cap_of(experiment: Experiment) -> CappedFlow | None:
-    flow = experiment.method.flow()
-    return flow if isinstance(flow, CappedFlow) else None
 
 
 def _bottleneck(experiment: Experiment, seen: _DryRun, unlimited: _DryRun) -> Bottleneck:
     if seen.batches_per_second < _AS_MUCH * unlimited.batches_per_second:
         if seen.usage[SERVER].utilisation >= AT_ITS_LIMIT:
             return "server"
-        cap = _cap_of(experiment)
-        if cap is not None and cap.cap < len(seen.paces):
+        cap = experiment.method.flow().cap
+        if cap is not None and cap < len(seen.paces):
             return "omega"
     return "uplink" if 2 * unlimited.uplink_bound > len(seen.paces) else "devices"
 
@@ -197,9 +192,8 @@ def _candidates(experiment: Experiment, plan: Plan) -> dict[Objective, tuple[Can
 def _memory(experiment: Experiment, plan: Plan) -> ServerMemory | None:
     if not plan.server_blocks:
         return None
-    flow, devices = _cap_of(experiment), len(experiment.fleet.devices)
-    cap = None if flow is None else flow.cap
-    model = sum(block.parameter_bytes for block in plan.server_blocks)
+    cap, devices = experiment.method.flow().cap, len(experiment.fleet.devices)
+    model = plan.server_bytes
     activation = Sizes(plan).activation * experiment.recipe.training.batch_size
     return ServerMemory(
         model=model,
@@ -212,11 +206,11 @@ def _memory(experiment: Experiment, plan: Plan) -> ServerMemory | None:
 
 def _warnings(experiment: Experiment, seen: _DryRun) -> Iterator[str]:
     slowest = max(seen.paces, key=lambda device: seen.paces[device].turnaround)
-    turnaround, cap = seen.paces[slowest].turnaround, _cap_of(experiment)
-    if cap is not None and cap.timeout is not None and turnaround > _PATIENCE * cap.timeout:
+    turnaround, timeout = seen.paces[slowest].turnaround, experiment.method.flow().timeout
+    if timeout is not None and turnaround > _PATIENCE * timeout:
         yield (
             f"{slowest} answers a turn-on after {turnaround:.1f} s on average, and a credit "
-            f"expires after method.credit_timeout = {cap.timeout:g} s: its batches may come too "
+            f"expires after method.credit_timeout = {timeout:g} s: its batches may come too "
             "late; raise method.credit_timeout"
         )
     if not seen.settled:

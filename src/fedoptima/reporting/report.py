@@ -10,18 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedoptima.analysis.findings import compare, describe
-from fedoptima.analysis.run_view import RunFacts, RunView, view_of
+from fedoptima.analysis.run_view import RunView, view_of
 from fedoptima.comparison.runner import read_about
 from fedoptima.comparison.spec import REFERENCE
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.core.flow import CappedFlow
-from fedoptima.experiments.server_setup import expected_devices
-from fedoptima.experiments.setup import build_method
 from fedoptima.prediction.advice import Advice, advise
 from fedoptima.reporting.html import Page, plotly_source, render
-from fedoptima.trace.reader import read_header, read_trace
+from fedoptima.trace.description import RunDescription
+from fedoptima.trace.reader import read_description, read_trace
 from fedoptima.trace.record import RecordProgress
 from fedoptima.trace.run_folder import RunFiles
 from fedoptima.version import __version__
@@ -63,16 +61,11 @@ class Report:
 @dataclass(frozen=True)
 class _Source:
     trace: Path
-    recipe: Recipe
-    dry: bool
+    run: RunDescription
 
     @property
     def folder(self) -> Path:
         return self.trace.parent
-
-    @property
-    def real(self) -> bool:
-        return RunFiles(self.folder).devices.is_dir()
 
 
 def report(
@@ -91,9 +84,9 @@ def report(
     path = Path(out)
     _check_place(path)
     plotly_source()  # missing packages, too, are better found before than after reading
-    sources = [_open(trace) for trace in find_traces(runs)]
+    sources = [_Source(trace, read_description(trace)) for trace in find_traces(runs)]
     views = [
-        view_of(_facts(source, label), read_trace(source.trace), _named(progress, label))
+        view_of(label, source.run, read_trace(source.trace), _named(progress, label))
         for source, label in zip(sources, _labels(sources), strict=True)
     ]
     chosen = next((i for i, view in enumerate(views) if view.method == REFERENCE), 0)
@@ -101,7 +94,8 @@ def report(
     if advice:
         progress("looking for what would help", 0)
         source = sources[chosen]
-        found = advise(source.recipe, views[chosen], real=source.real)
+        recipe = validate(Recipe, dict(source.run.recipe), str(source.trace))
+        found = advise(recipe, views[chosen])
     progress("drawing", 0)
     label = views[chosen].label
     paragraphs = found.paragraphs() if found else []
@@ -153,21 +147,6 @@ def _compared(folder: Path) -> list[Path]:
     return [trace for trace in traces if trace.is_file()]
 
 
-def _open(trace: Path) -> _Source:
-    header = read_header(trace)
-    plain = header.get("recipe")
-    if not isinstance(plain, dict):
-        raise ConfigError(f"{trace}: a device's own trace; give the folder of the run it was in")
-    recipe = validate(Recipe, plain, str(trace))
-    return _Source(trace, recipe, bool(header.get("dry")))
-
-
-def _facts(source: _Source, label: str) -> RunFacts:
-    flow = build_method(source.recipe, expected_devices(source.recipe)).flow()
-    cap = flow.cap if isinstance(flow, CappedFlow) else None
-    return RunFacts(label, source.recipe.model_dump(mode="json"), source.dry, cap)
-
-
 def _named(progress: RecordProgress, label: str) -> Callable[[int], None]:
     return lambda records: progress(f"reading {label}", records)
 
@@ -176,9 +155,9 @@ def _labels(sources: Sequence[_Source]) -> list[str]:
     """As short as they can be and still differ: the method, its seed, its recipe, its folder."""
 
     def ladder() -> Iterator[list[str]]:
-        yield [s.recipe.method.name for s in sources]
-        yield [f"{s.recipe.method.name}, seed {s.recipe.seed}" for s in sources]
-        yield [f"{s.recipe.name}, {s.recipe.method.name}, seed {s.recipe.seed}" for s in sources]
+        yield [s.run.method for s in sources]
+        yield [f"{s.run.method}, seed {s.run.seed}" for s in sources]
+        yield [f"{s.run.name}, {s.run.method}, seed {s.run.seed}" for s in sources]
         yield [s.folder.resolve().name for s in sources]
 
     for labels in ladder():
@@ -189,9 +168,8 @@ def _labels(sources: Sequence[_Source]) -> list[str]:
 
 def _title(sources: Sequence[_Source]) -> str:
     if len(sources) == 1:
-        recipe = sources[0].recipe
-        return f"{recipe.name}: {recipe.method.name}, seed {recipe.seed}"
-    names = Counter(source.recipe.name for source in sources)
+        return sources[0].run.title
+    names = Counter(source.run.name for source in sources)
     which = next(iter(names)) if len(names) == 1 else f"{len(names)} recipes"
     return f"{which}: {len(sources)} runs"
 

@@ -17,16 +17,11 @@ from typing import TextIO
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.overview import Overview, OverviewAccount
 from fedoptima.analysis.spans import SpanAccount
-from fedoptima.config.load import validate
-from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.core.flow import CappedFlow
-from fedoptima.experiments.server_setup import expected_devices
-from fedoptima.experiments.setup import build_method
 from fedoptima.reporting.perfetto import PerfettoWriter
 from fedoptima.reporting.report import find_traces
 from fedoptima.reporting.span_table import CsvWriter
-from fedoptima.trace.reader import read_header, read_trace
+from fedoptima.trace.reader import read_description, read_trace
 
 _LOOK_UP = 5000  # records between two calls of the onlooker
 _COMPRESSION = 6
@@ -58,15 +53,14 @@ def trace(
     path = _one_trace(Path(run))
     targets = [Path(target) for target in (perfetto, csv) if target is not None]
     _check_places(path, targets)
-    recipe = _recipe(path)
-    title = f"{recipe.name}: {recipe.method.name}, seed {recipe.seed}"
+    description = read_description(path)
     accounts = Accounts()
     account, spans = OverviewAccount(accounts), SpanAccount(accounts.usage)
     with ExitStack() as files:
         viewer = table = None
         if perfetto is not None:
             file = files.enter_context(_whole_file(Path(perfetto)))
-            cap = _activation_cap(recipe)
+            title, cap = description.title, description.activation_cap
             viewer = PerfettoWriter(file, title, accounts.server_state, cap=cap)
         if csv is not None:
             table = CsvWriter(files.enter_context(_whole_file(Path(csv))))
@@ -88,7 +82,7 @@ def trace(
         if table:
             table.add(final)
     return Traced(
-        title,
+        description.title,
         account.overview(),
         viewer.events if viewer else None,
         table.lines if table else None,
@@ -104,19 +98,6 @@ def _one_trace(run: Path) -> Path:
             f"{run}: {len(found)} runs are here; give one of them, e.g. {found[0].parent}"
         )
     return found[0]
-
-
-def _recipe(path: Path) -> Recipe:
-    plain = read_header(path).get("recipe")
-    if not isinstance(plain, dict):
-        raise ConfigError(f"{path}: a device's own trace; give the folder of the run it was in")
-    return validate(Recipe, plain, str(path))
-
-
-def _activation_cap(recipe: Recipe) -> int | None:
-    """Omega; None where the method's queue has no cap."""
-    flow = build_method(recipe, expected_devices(recipe)).flow()
-    return flow.cap if isinstance(flow, CappedFlow) else None
 
 
 # ---- files -----------------------------------------------------------------------------------

@@ -21,9 +21,10 @@ from fedoptima.core.effects import Effect
 from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.events import Event
 from fedoptima.core.types import NodeId
+from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.reader import read_header
 from fedoptima.trace.record import encode, time_of
-from fedoptima.trace.writer import COMPRESSION, SCHEMA
+from fedoptima.trace.writer import COMPRESSION
 
 _CHUNK = 1 << 16
 _EVENTS = frozenset(cls.__name__ for cls in get_args(Event))

@@ -10,28 +10,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.trace.description import RunDescription, check_schema
 from fedoptima.trace.record import Record, time_of
 from fedoptima.trace.run_folder import RunFiles
-from fedoptima.trace.writer import SCHEMA, read_lines, read_records
-from fedoptima.version import __version__
-
-_READ = (1, SCHEMA)  # records are the same in both
+from fedoptima.trace.writer import read_lines, read_records
 
 
 def read_header(path: Path) -> dict[str, object]:
-    """The run's resolved configuration and where the trace comes from."""
+    """Its first line."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             header: dict[str, object] = json.loads(file.readline())
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ConfigError(f"{path}: not a trace ({error})") from error
-    schema = header.get("schema") if isinstance(header, dict) else None
-    if schema not in _READ:
-        raise ConfigError(
-            f"{path}: a trace of schema {schema}, and this fedoptima ({__version__}) "
-            f"reads {' and '.join(map(str, _READ))}; run the recipe again"
-        )
+    check_schema(header.get("schema") if isinstance(header, dict) else None, path)
     return header
+
+
+def read_description(path: Path) -> RunDescription:
+    """What the run was, from its trace's first line."""
+    header = read_header(path)
+    if "recipe" not in header:
+        raise ConfigError(f"{path}: a device's own trace; give the folder of the run it was in")
+    return RunDescription.from_plain(header, path)
 
 
 def read_trace(path: Path) -> Iterator[Record]:

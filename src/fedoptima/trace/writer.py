@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.record import Record
 
-SCHEMA = 2  # 1: fedoptima 0.1.0, read as well; its digest was one hash over all lines
 _READABLE_AFTER = 1.0  # seconds: each flush costs some compression
 COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
 

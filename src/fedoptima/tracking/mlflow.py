@@ -59,7 +59,7 @@ class MLflow:
             client.update_run(known, status="RUNNING")
             return known, True
         tags = {f"fedoptima.{name}": value for name, value in subject.versions.items()}
-        tags |= {_FOLDER: folder, "fedoptima.clock": subject.clock}
+        tags |= {_FOLDER: folder, "fedoptima.clock": subject.mode.clock}
         name = f"{recipe.method.name}-seed{recipe.seed}"
         run = client.create_run(experiment, run_name=name, tags=tags).info.run_id
         parameters = list(flattened(recipe.model_dump(mode="json")))

@@ -43,7 +43,7 @@ class RunCollector:
             "model": recipe.model.name,
             "data": recipe.data.name,
             "seed": str(recipe.seed),
-            "clock": self._subject.clock,
+            "clock": self._subject.mode.clock,
         }
         yield InfoMetricFamily("fedoptima_run", "What is run.", value=about)
         moment = self.moment  # read once: another one may come meanwhile

@@ -17,6 +17,7 @@ from typing import Protocol
 from fedoptima.analysis.metrics import Moment
 from fedoptima.analysis.summary import Summary
 from fedoptima.config.schema import Recipe
+from fedoptima.trace.description import Mode
 
 LOG = logging.getLogger("fedoptima.tracking")
 
@@ -30,7 +31,7 @@ class Subject:
 
     recipe: Recipe
     folder: Path
-    clock: str  # "real" or "virtual"
+    mode: Mode
     versions: Mapping[str, str]  # of what it runs with, by package
     resumed: bool = False
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from fedoptima.config.schema import Recipe
+from fedoptima.config.schema import MethodConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
@@ -23,9 +23,8 @@ from fedoptima.engine.task import Loss
 from fedoptima.experiments.given import Given, given_data
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.server_setup import device_names, expected_devices
 from fedoptima.experiments.setup import build_method, device_engine, prepare, server_settings
-from fedoptima.sim.fleet import build_fleet
+from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record, RecordProgress
 from fedoptima.verification.core_replay import replay_trace
@@ -96,7 +95,7 @@ def replay(
     given = Given(model, given_data(train, test, recipe.data.options), loss)
     recorded = _recorded_digest(run, dry) if weights else ""
     records = _counted(read_trace(run.trace), "replaying", progress)
-    verdict = replay_trace(records, lambda: _server_core(run, recipe))
+    verdict = replay_trace(records, lambda: _server_core(run.description, recipe))
     if not weights or verdict.difference is not None:
         return Replay(verdict.records, verdict.nodes, verdict.difference)
     try:
@@ -120,16 +119,13 @@ def _recorded_digest(run: RunDirectory, dry: bool) -> str:
         raise ConfigError(f"{run.summary}: damaged ({error})") from error
 
 
-def _server_core(run: RunDirectory, recipe: Recipe) -> ServerCore:
+def _server_core(run: RunDescription, recipe: Recipe) -> ServerCore:
     """The server as it was when the run began."""
-    if run.devices.is_dir():
-        method = build_method(recipe, expected_devices(recipe))
-        waits_for = recipe.deploy.devices or len(device_names(recipe)) or 1
-        patience = recipe.deploy.patience
-        return ServerCore(method, server_settings(recipe, waits_for, patience=patience))
-    fleet = build_fleet(recipe.fleet, recipe.seed)
-    method = build_method(recipe, len(fleet.devices))
-    return ServerCore(method, server_settings(recipe, max(1, fleet.present_at_start)))
+    made = MethodConfig.model_validate({"name": run.method, **run.options})
+    recipe = recipe.model_copy(update={"method": made})
+    patience = recipe.deploy.patience if run.mode is Mode.NETWORK else None
+    settings = server_settings(recipe, run.starts_with, patience=patience)
+    return ServerCore(build_method(recipe, run.devices), settings)
 
 
 def re_execute(
@@ -172,7 +168,8 @@ def _workshop(
 ) -> tuple[ServerEngine, Workshop]:
     experiment = prepare(recipe, given)
     devices = experiment
-    if run.devices.is_dir() and recipe.device != "cpu":  # which is the server's alone then
+    over_network = run.description.mode is Mode.NETWORK
+    if over_network and recipe.device != "cpu":  # which is the server's alone then
         devices = prepare(recipe.model_copy(update={"device": "cpu"}), given)
     server = ServerEngine(experiment.task)
     engines = {

@@ -21,6 +21,7 @@ from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.cli.views.outcome import show_result
 from fedoptima.cli.views.progress import view_of
 from fedoptima.core.errors import ConfigError
+from fedoptima.trace.description import Mode
 from fedoptima.trace.run_folder import RunFiles
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _start(
     name = f"{recipe.name}-{recipe.method.name}-seed{recipe.seed}"
     folder = out or fresh_directory(Path("runs"), name)
     start = partial(start_run, recipe, out=folder, dry=dry, checkpoint_every=checkpoint_every)
-    tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=False)
+    tracked = partial(tracking.open, recipe, folder, mode=Mode.SIMULATED, resumed=False)
     return _watched(start, recipe, folder, tracked, quiet)
 
 
@@ -109,7 +110,7 @@ def _resume(
     if run.over:
         return run.read_result()
     resumed = partial(resume_run, folder, checkpoint_every=checkpoint_every)
-    tracked = partial(tracking.open, recipe, folder, clock="virtual", resumed=True)
+    tracked = partial(tracking.open, recipe, folder, mode=Mode.SIMULATED, resumed=True)
     return _watched(resumed, recipe, folder, tracked, quiet)
 
 

@@ -117,7 +117,7 @@ def _waiting(watch: ServerWatch, now: float) -> str:
     """Who is here, and until when the others are waited for."""
     from fedoptima.core.server import GATHER
 
-    core, wanted = watch.node.machine, watch.setup.devices
+    core, wanted = watch.node.machine, watch.setup.expected.at_start
     here = sorted(core.members)
     if watch.live.fleet.planning:
         return f"dividing the model between the server and {counted(len(here), 'device')}"

@@ -103,7 +103,7 @@ const picked = (news, keys) => Object.fromEntries(keys.filter((key) => news[key]
 function about(run) {
   document.title = `${run.name} – fedoptima`;
   say(byId("title"), run.name);
-  const clock = run.clock === "real" ? "over the network" : "simulated: times are virtual";
+  const clock = { real: "over the network", virtual: "simulated: times are virtual" }[run.clock];
   say(byId("about"), [run.method, run.model, run.data, `seed ${run.seed}`, clock].filter(Boolean).join(" · "));
 }
 

@@ -40,7 +40,7 @@ _CARRIED = {  # attribute of `Volume`: name, colour
 
 def queue(view: RunView) -> Figure | None:
     """None where nothing ever waited."""
-    level, cap, unit = view.summary.memory.queue, view.facts.cap, time_unit([view])
+    level, cap, unit = view.summary.memory.queue, view.description.activation_cap, time_unit([view])
     if not level.peak:
         return None
     line = steps(_times(level, unit), _values(level), "waiting", _LINE)

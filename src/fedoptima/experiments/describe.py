@@ -1,0 +1,53 @@
+"""A run's facts, resolved once when it begins: how many devices, which cap, which options."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+import torch
+from pydantic import BaseModel
+
+from fedoptima.config.schema import Recipe
+from fedoptima.core.method import Method
+from fedoptima.methods.registry import method_options
+from fedoptima.trace.description import Mode, RunDescription
+from fedoptima.version import __version__
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Devices, before any has joined."""
+
+    devices: int  # K: how many the method's defaults are made for
+    at_start: int  # how many the server waits for before it plans
+
+
+def describe(
+    recipe: Recipe, method: Method, mode: Mode, expected: Expected, *, dry: bool = False
+) -> RunDescription:
+    """``method``: as it was built, for so many devices."""
+    name = recipe.method.name
+    return RunDescription(
+        mode=mode,
+        dry=dry,
+        devices=expected.devices,
+        starts_with=expected.at_start,
+        activation_cap=method.flow().cap,
+        method=name,
+        options=method_options(name) | recipe.method.options | dict(method.resolved),
+        recipe=plain_recipe(recipe),
+        versions=versions(),
+    )
+
+
+def versions() -> dict[str, str]:
+    return {
+        "fedoptima": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def plain_recipe(recipe: BaseModel) -> dict[str, object]:
+    return recipe.model_dump(mode="json")
