@@ -67,11 +67,27 @@ def _is_stale(update: ModelUpdate, version: int, max_delay: int) -> bool:
     return not 0 <= version - update.version <= max_delay
 
 
-class AsyncStaleness:
-    """FedAsync: fold in each update on arrival, at a weight that falls with its staleness."""
+class _NoBarrier:
+    """Every update is decided on when it is offered, and nothing is forgotten with its device."""
 
     closes_round = False
     deadline = None
+
+    def holds(self, device: NodeId) -> bool:
+        return False
+
+    def left(self, device: NodeId) -> None:
+        pass
+
+    def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
+        return WAIT
+
+    def check(self) -> None:
+        pass
+
+
+class AsyncStaleness(_NoBarrier):
+    """FedAsync: fold in each update on arrival, at a weight that falls with its staleness."""
 
     def __init__(self, max_delay: int, rule: StalenessRule | None = None) -> None:
         if max_delay < 0:
@@ -94,18 +110,6 @@ class AsyncStaleness:
         weight = self.rule.weight(version - update.version)
         merge = Merge(1 - weight, (Part(device, weight, update.data),), refresh=(device,))
         return Decision(merge, (device,), ((device, update),))
-
-    def holds(self, device: NodeId) -> bool:
-        return False
-
-    def left(self, device: NodeId) -> None:
-        pass
-
-    def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
-        return WAIT
-
-    def check(self) -> None:
-        pass
 
 
 class Barrier:
@@ -173,14 +177,11 @@ class Barrier:
             raise InvariantBroken(f"{len(self._pool)} updates wait until {self.deadline}")
 
 
-class Buffered:
+class Buffered(_NoBarrier):
     """FedBuff: collect ``size`` deltas, then move the model by their scaled mean.
 
     Devices go on at once with the model as it is. An accepted delta stays when its device leaves.
     """
-
-    closes_round = False
-    deadline = None
 
     def __init__(
         self,
@@ -221,15 +222,6 @@ class Buffered:
         self._pool.clear()
         merge = Merge(1.0, parts, refresh=(device,), server_optimizer=self.server_optimizer)
         return Decision(merge, (device,), settled)
-
-    def holds(self, device: NodeId) -> bool:
-        return False
-
-    def left(self, device: NodeId) -> None:
-        pass
-
-    def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
-        return WAIT
 
     def check(self) -> None:
         if len(self._pool) >= self.size:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from fedoptima.core import (
     aggregation,
     device,
@@ -25,79 +27,23 @@ from fedoptima.core import (
     training,
 )
 
-serialization.register(
-    # messages
-    messages.ProgramSpec,
-    messages.Join,
-    messages.ActivationBatch,
-    messages.ModelUpdate,
-    messages.Failed,
-    messages.Assignment,
-    messages.TurnOn,
-    messages.HandIn,
-    messages.GradientBatch,
-    messages.GlobalModel,
-    messages.Stop,
-    # jobs
-    jobs.Prepare,
-    jobs.LoadModel,
-    jobs.Forward,
-    jobs.AuxiliaryStep,
-    jobs.Backward,
-    jobs.FullStep,
-    jobs.ExportModel,
-    jobs.DeviceProfile,
-    jobs.PlanRun,
-    jobs.OpenCopy,
-    jobs.CloseCopy,
-    jobs.ServerStep,
-    jobs.Part,
-    jobs.ServerOptimizer,
-    jobs.Merge,
-    # events
-    events.Connected,
-    events.Disconnected,
-    events.Received,
-    events.Rejected,
-    events.JobDone,
-    events.JobFailed,
-    events.Evaluated,
-    events.EvaluationFailed,
-    events.TimerFired,
-    # effects
-    effects.Send,
-    effects.Run,
-    effects.Evaluate,
-    effects.SetTimer,
-    effects.Note,
-    effects.Halt,
-    # machines and policies
-    server.ServerCore,
-    training.Training,
-    distribution.Distribution,
-    settings.ServerSettings,
-    job_slot.JobSlot,
-    server.ServerPhase,
-    device.DeviceCore,
-    device.DevicePhase,
-    method.ServerTraining,
-    membership.Roster,
-    membership.Member,
-    progress.Progress,
-    stopping.StopRule,
-    stopping.Stopper,
-    staleness.StalenessRule,
-    aggregation.AsyncStaleness,
-    aggregation.Barrier,
-    aggregation.Buffered,
-    aggregation.Fleet,
-    aggregation.Decision,
-    scheduler.CounterScheduler,
-    scheduler.FifoScheduler,
-    flow.CappedFlow,
-    flow.OpenFlow,
-    flow.Reception,
-    programs.FullModel,
-    programs.AuxiliaryLoss,
-    programs.ServerGradient,
+_MODULES = (
+    *(messages, jobs, events, effects),
+    *(server, training, distribution, settings, job_slot, device, programs, method),
+    *(membership, progress, stopping, staleness, aggregation, scheduler, flow),
 )
+
+
+def _classes(module: ModuleType) -> list[type]:
+    """What the module itself defines; a protocol is never an object's class."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and value.__module__ == module.__name__
+        and not getattr(value, "_is_protocol", False)
+    ]
+
+
+for _module in _MODULES:
+    serialization.register(*_classes(_module))
