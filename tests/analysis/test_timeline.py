@@ -248,7 +248,7 @@ def test_recent_bins_forget_the_old_and_nothing_else(stretches: list[tuple[int, 
 def test_overlaps_tell_each_moment_once(stretches: list[tuple[int, int]]) -> None:
     overlaps, told_moments = Overlaps(), []
     for start, length in sorted(stretches, key=sum):
-        for begin, end in overlaps.untold(ROW, start, start + length):
+        for begin, end in overlaps.not_counted(ROW, start, start + length):
             assert begin < end
             told_moments += list(range(int(begin), int(end)))
     expected = {m for start, length in stretches for m in range(start, start + length)}
@@ -258,7 +258,7 @@ def test_overlaps_tell_each_moment_once(stretches: list[tuple[int, int]]) -> Non
 def test_very_many_overlaps_are_not_all_remembered() -> None:
     overlaps = Overlaps()
     for number in range(50_000):
-        assert overlaps.untold(ROW, number, number + 0.5) == [(number, number + 0.5)]
+        assert overlaps.not_counted(ROW, number, number + 0.5) == [(number, number + 0.5)]
     assert sum(len(told) for told in overlaps._told.values()) < 5000
 
 

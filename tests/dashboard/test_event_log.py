@@ -13,17 +13,17 @@ from fedoptima.core.events import (
 from fedoptima.core.jobs import FullStep
 from fedoptima.core.messages import Failed
 from fedoptima.core.types import SERVER
-from fedoptima.dashboard.event_log import Happenings
+from fedoptima.dashboard.event_log import EventLog
 from tests.analysis.stories import A, B, told
 
 OUT_OF_MEMORY = JobFailed(1, FullStep(0), "out of memory")
 
 
 def told_of(*events: tuple[float, str, Event, *tuple[object, ...]]) -> list[tuple[str, str, str]]:
-    happenings = Happenings()
+    log = EventLog()
     for at, node, event, *effects in events:
-        happenings.observe(told(at, node, event, *effects))  # type: ignore[arg-type]
-    return [(each.node, each.kind, each.text) for each in happenings.latest]
+        log.observe(told(at, node, event, *effects))  # type: ignore[arg-type]
+    return [(each.node, each.kind, each.text) for each in log.latest]
 
 
 def test_a_device_that_fails_is_told_of_once_with_its_message() -> None:
@@ -54,21 +54,21 @@ def test_who_leaves_and_comes_back_is_told_but_not_who_comes_first() -> None:
 
 
 def test_what_happens_again_and_again_is_one_entry_with_a_count() -> None:
-    happenings = Happenings()
+    log = EventLog()
     for at in range(1000):
         note = Note("update refused", A, "9 versions behind")
-        happenings.observe(told(float(at), SERVER, TimerFired("x"), note))
-    (entry,) = happenings.latest
+        log.observe(told(float(at), SERVER, TimerFired("x"), note))
+    (entry,) = log.latest
     assert (entry.times, entry.at, entry.serious) == (1000, 999.0, False)
 
 
 def test_only_the_last_ones_are_kept() -> None:
-    happenings = Happenings()
+    log = EventLog()
     for number in range(1000):
         note = Note("update refused", A, f"{number} versions behind")
-        happenings.observe(told(float(number), SERVER, TimerFired("x"), note))
-    assert len(happenings.latest) < 100
-    assert happenings.latest[-1].text == "999 versions behind"
+        log.observe(told(float(number), SERVER, TimerFired("x"), note))
+    assert len(log.latest) < 100
+    assert log.latest[-1].text == "999 versions behind"
 
 
 def test_a_dropped_peer_a_failed_evaluation_and_the_end_are_told() -> None:

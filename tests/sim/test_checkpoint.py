@@ -215,7 +215,7 @@ def test_a_damaged_checkpoint_is_refused_with_a_way_out(
             damaged.unlink()
         case "noise":
             damaged.write_bytes(b"\xff" * 100)
-    with pytest.raises(ConfigError, match=r"not a whole checkpoint.*no older one.*anew"):
+    with pytest.raises(ConfigError, match=r"not a whole checkpoint.*no older one.*restart the run"):
         go_on(tmp_path / "run")
 
 
@@ -224,10 +224,10 @@ def test_a_trace_that_has_lost_records_is_refused(tmp_path: Path) -> None:
     trace = tmp_path / "run" / "trace.jsonl.gz"
     content = trace.read_bytes()
     trace.write_bytes(content[:-100] + b"\xff" * 100)
-    with pytest.raises(ConfigError, match=r"trace\.jsonl\.gz: .*(anew|again)"):
+    with pytest.raises(ConfigError, match=r"trace\.jsonl\.gz: .*(restart|again)"):
         go_on(tmp_path / "run")
     trace.write_bytes(content[: len(content) // 3])
-    with pytest.raises(ConfigError, match="start the run anew"):
+    with pytest.raises(ConfigError, match="restart the run"):
         go_on(tmp_path / "run")
     trace.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -111,7 +111,7 @@ class BalanceAccount:
 
 
 def jain(shares: Sequence[float]) -> float | None:
-    """Jain, Chiu and Hawe 1984; None where nobody has anything."""
+    """Jain, Chiu and Hawe 1984; None where no device has anything."""
     most = max(shares, default=0.0)
     if most <= 0:
         return None

@@ -98,34 +98,34 @@ class RecentBins(Bins):
 
 
 class Overlaps:
-    """Stretches of time that overlap each other, each moment of them told once.
+    """Stretches of time that overlap each other, each moment of them counted once.
 
     They come in the order of their ends. Of very many, the oldest are forgotten.
     """
 
     def __init__(self) -> None:
-        self._told: dict[Row, list[Stretch]] = {}
+        self._counted: dict[Row, list[Stretch]] = {}
 
     def copy(self) -> Overlaps:
         twin = Overlaps()
-        twin._told = {name: told[:] for name, told in self._told.items()}
+        twin._counted = {name: counted[:] for name, counted in self._counted.items()}
         return twin
 
-    def untold(self, name: Row, start: float, end: float) -> list[Stretch]:
-        told = self._told.get(name)
-        if told is None:
-            told = self._told[name] = []
+    def not_counted(self, name: Row, start: float, end: float) -> list[Stretch]:
+        counted = self._counted.get(name)
+        if counted is None:
+            counted = self._counted[name] = []
         pieces: list[Stretch] = []
         begin = start
         upto = end
-        while told and told[-1][1] >= start:
-            begin, other_end = told.pop()
+        while counted and counted[-1][1] >= start:
+            begin, other_end = counted.pop()
             if other_end < upto:
                 pieces.append((other_end, upto))
             upto = begin
         if start < upto:
             pieces.append((start, upto))
-        told.append((min(begin, start), end))
-        if len(told) > _MOST_STRETCHES:
-            del told[: _MOST_STRETCHES // 2]
+        counted.append((min(begin, start), end))
+        if len(counted) > _MOST_STRETCHES:
+            del counted[: _MOST_STRETCHES // 2]
         return pieces

@@ -1,4 +1,4 @@
-"""What limited a run, in words: each sentence has a condition, and is said only where it holds.
+"""Findings: what limited a run. Each sentence has a condition, and appears only where it holds.
 
 Everything said here is in the trace. What would have been otherwise is not: that takes another run
 (`fedoptima.prediction.advice`).

@@ -1,7 +1,7 @@
 """Every device as it is at this moment: what it does, since when, and what it has contributed.
 
 Facts come from two sides, the server's records at once and a device's own about a second late. The
-later fact holds, by its time on the run's clock. All is forgiving: an onlooker may come in the
+later fact holds, by its time on the run's clock. Nothing is required: an observer may come in the
 middle of a run.
 """
 
@@ -38,8 +38,8 @@ class DeviceFacts:
     def __init__(self) -> None:
         self.state = DeviceState.READYING
         self.since = 0.0  # when this state began
-        self.heard = 0.0  # the last sign of life
-        self.join: Join | None = None  # how it introduced itself last
+        self.heard = 0.0  # when it was last heard of
+        self.join: Join | None = None  # its last
         self.version: int | None = None  # of the model it was given last (t_k)
         self.batches = 0  # of activations that the server has trained on
         self.merged = 0  # updates
@@ -67,7 +67,7 @@ class FleetAccount:
         self.began: float | None = None  # the training: when there was a plan
         self.version = 0  # t
         self.batches = 0  # that the server has trained on
-        self.accuracies: list[float] = []  # one an evaluation
+        self.accuracies: list[float] = []  # one per evaluation
 
     def observe(self, record: Record) -> None:
         if record.node == SERVER:

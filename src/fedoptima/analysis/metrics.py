@@ -25,7 +25,7 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A run as an onlooker finds it. Nothing in it changes any more."""
+    """A run at one moment. Nothing in it changes any more."""
 
     summary: Summary
     members: Collection[NodeId]  # devices that take part now
@@ -212,7 +212,7 @@ def _devices(moment: Moment) -> Iterator[Metric]:
     )
 
 
-# ---- one row an evaluation, for logs of experiments ----------------------------------------------
+# ---- one row per evaluation, for experiment trackers ---------------------------------------------
 
 _START = Point(0.0, 0.0, 0, 0, 0, None, None)
 

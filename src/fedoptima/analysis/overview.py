@@ -45,7 +45,7 @@ class Overview:
     seconds: float  # of training
     epochs: float
     nodes: Mapping[NodeId, NodeLine]  # the server first, then devices by name
-    events: Mapping[str, int]  # what nodes were told, the most frequent first
+    events: Mapping[str, int]  # by kind, the most frequent first
     waits: tuple[Wait, ...]  # the longest first
 
     def plain(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """All that is shown of one run, from one pass over its trace.
 
-Figures and words are made from this and nothing else. Its numbers are those of `Accounts`; what it
-adds are facts that a summary leaves out: who joined, what was planned, how the run ended.
+Figures and findings are made from this and nothing else. Its numbers are those of `Accounts`; what
+it adds are facts that a summary leaves out: who joined, what was planned, how the run ended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
 
-_MOST_PROBLEMS = 20  # told one by one
-_LOOK_UP = 5000  # records between two calls of the onlooker
+_MOST_PROBLEMS = 20  # listed one by one
+_PROGRESS_EVERY = 5000  # records
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ def view_of(
     label: str,
     description: RunDescription,
     records: Iterable[Record],
-    onlooker: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> RunView:
-    """``onlooker`` is told now and then how many records have been read."""
+    """``progress`` is called now and then with the number of records read so far."""
     accounts, facts_seen = Accounts(), _Seen()
     timeline = TimelineAccount(accounts.usage)
     count = 0
@@ -61,8 +61,8 @@ def view_of(
         timeline.observe(record)
         if record.node == SERVER:
             facts_seen.observe(record)
-        if count % _LOOK_UP == 0:
-            onlooker(count)
+        if count % _PROGRESS_EVERY == 0:
+            progress(count)
     return RunView(
         label=label,
         description=description,

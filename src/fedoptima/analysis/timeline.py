@@ -1,6 +1,6 @@
 """What every node did over the course of a run, in bounded space.
 
-The whole run is kept in bins that grow with it, the last minutes in finer ones for onlookers, and
+The whole run is kept in bins that grow with it, the last minutes in finer ones for live views, and
 the spans themselves while they are few.
 """
 
@@ -104,7 +104,7 @@ def _add(spans: Iterable[Span], transfers: Overlaps, *rows: Bins) -> None:
     for node, kind, start, end, _, _, _ in spans:
         name = (node, kind)
         if kind is Kind.SEND or kind is Kind.RECEIVE:
-            for piece_start, piece_end in transfers.untold(name, start, end):
+            for piece_start, piece_end in transfers.not_counted(name, start, end):
                 for bins in rows:
                     bins.add(name, piece_start, piece_end)
         else:

@@ -157,7 +157,7 @@ class UsageAccount:
             case Disconnected():
                 if record.node == SERVER:
                     self._lost(event.peer, now)
-                elif node.interrupted:  # it lives, and works on offline
+                elif node.interrupted:  # it is alive, and goes on offline
                     node.enter(now)
                     node.working = True
         for effect in record.effects:

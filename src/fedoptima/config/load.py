@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 
 _EXAMPLES = {
     "model": '; for example model.name = "vgg5"',
@@ -38,7 +38,7 @@ def as_recipe(recipe: Recipe | str | Path) -> Recipe:
     return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
 
 
-def read_toml(path: Path) -> Table:
+def read_toml(path: Path) -> TomlTable:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -59,7 +59,7 @@ def _nearby(path: Path) -> str:
     return f"; {folder} has {', '.join(f'{name}.toml' for name in names)}" if names else ""
 
 
-def apply_override(table: Table, override: str) -> None:
+def apply_override(table: TomlTable, override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not all(part.strip() for part in key.split(".")):
         raise ConfigError(f"--set {override}: write it as key.path=value, e.g. stop.epochs=5")

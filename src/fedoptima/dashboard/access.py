@@ -41,7 +41,7 @@ def check_access(host: str, token: str | None) -> None:
         )
     if token is None and not is_loopback(host):
         raise ConfigError(
-            f"--host {host}: everybody who can reach this machine could look on; give a --token, "
+            f"--host {host}: anyone who can reach this machine could watch; give a --token, "
             "or stay on 127.0.0.1 and come through 'ssh -L 8050:localhost:8050'"
         )
 

@@ -13,7 +13,7 @@ from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.plan import Plan, recorded_plan
 from fedoptima.core.types import SERVER
-from fedoptima.dashboard.event_log import Happenings
+from fedoptima.dashboard.event_log import EventLog
 from fedoptima.trace.record import Record
 
 _RECENT = 10  # looks at the run, a second or more apart
@@ -24,7 +24,7 @@ class RunAccounts:
         self.accounts = Accounts()
         self.timeline = TimelineAccount(self.accounts.usage)
         self.fleet = FleetAccount()
-        self.happenings = Happenings()
+        self.events = EventLog()
         self.halt: Halt | None = None
         self.plan: Plan | None = None
         self.records = 0
@@ -36,7 +36,7 @@ class RunAccounts:
         self.records += 1
         self.newest = max(self.newest, record.at)
         self.fleet.observe(record)
-        self.happenings.observe(record)
+        self.events.observe(record)
         if record.node == SERVER:
             self._see_server(record)
 

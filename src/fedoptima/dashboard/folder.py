@@ -1,4 +1,4 @@
-"""The runs in a folder, as far as it can be told without reading their traces."""
+"""The runs in a folder, as far as they are known without reading their traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEPTH = 3  # a comparison is a folder of runs; so may be a folder of comparison
 
 _SHOWN = ("reason", "seconds", "epochs", "accuracy", "best_accuracy")
 
-Table = Mapping[str, object]
+JsonObject = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class RunFolder:
         except ConfigError:
             return None
 
-    def summary(self) -> Table:
-        """What a list shows of it; all else is told by the trace."""
+    def summary(self) -> JsonObject:
+        """What a list shows of it; all else is in the trace."""
         summary = _read(self.files.summary)
         return {key: summary[key] for key in _SHOWN if key in summary}
 
@@ -63,7 +63,7 @@ class Runs:
     root: Path
     single: bool = False
     # These do not change.
-    _finished: dict[Path, tuple[RunDescription | None, Table]] = field(default_factory=dict)
+    _finished: dict[Path, tuple[RunDescription | None, JsonObject]] = field(default_factory=dict)
 
     @classmethod
     def at(cls, path: Path) -> Runs:
@@ -82,7 +82,7 @@ class Runs:
         """A name is only compared, never made into a path."""
         return next((run for run in self.all() if run.name == name), None)
 
-    def read(self, run: RunFolder) -> tuple[RunDescription | None, Table]:
+    def read(self, run: RunFolder) -> tuple[RunDescription | None, JsonObject]:
         """What it is, and its summary once it is over."""
         kept = self._finished.get(run.path)
         if kept is None:
@@ -105,7 +105,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
             yield from _below(path, depth - 1)
 
 
-def _read(path: Path) -> Table:
+def _read(path: Path) -> JsonObject:
     try:
         plain = json.loads(path.read_text())
     except (OSError, ValueError):  # not there yet, or half written

@@ -42,7 +42,7 @@ class RunReader:
         self._runs, self._run = runs, run
         self._begin()
         self._settled = False  # read to the end when it could not grow any more
-        self._doubted: float | None = None  # begun anew because of what the files were like then
+        self._doubted: float | None = None  # reading restarted because of the files as of then
         self._error = ""
         self._looked: tuple[float, int] | None = None
         self._final: Snapshot | None = None  # nothing can change any more
@@ -86,7 +86,7 @@ class RunReader:
         return timeline
 
     def _advance(self) -> bool:
-        """False: what was read is void, and reading begins anew."""
+        """False: what was read is void, and reading restarts."""
         if self._error and self._run.changed() == self._doubted:
             return True
         try:

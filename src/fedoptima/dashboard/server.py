@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fedoptima.core.errors import ConfigError
 from fedoptima.dashboard.folder import Runs
 
-_FAREWELL = 2.5  # seconds for browsers to be told how the run ended
+_CLOSING = 2.5  # seconds for browsers to fetch how the run ended
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -66,7 +66,7 @@ def serve(
     def end() -> None:
         assert until is not None
         until()
-        time.sleep(_FAREWELL)
+        time.sleep(_CLOSING)
         server.should_exit = True
 
     if until is not None:

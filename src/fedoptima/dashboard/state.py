@@ -1,4 +1,4 @@
-"""A run at one moment as the page is told it: plain sections, sent again only when they change."""
+"""A run at one moment as the page gets it: plain sections, sent again only when they change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedoptima.analysis.summary import Summary
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard.accounts import RunAccounts
-from fedoptima.dashboard.folder import SILENT, RunFolder, Table
+from fedoptima.dashboard.folder import SILENT, JsonObject, RunFolder
 from fedoptima.trace.description import RunDescription
 
 MOST_POINTS = 300  # of a curve
@@ -33,7 +33,7 @@ class Reading:
 def sections(
     run: RunFolder,
     description: RunDescription | None,
-    kept: Table,
+    kept: JsonObject,
     known: RunAccounts,
     reading: Reading,
 ) -> dict[str, object]:
@@ -72,7 +72,7 @@ def about(description: RunDescription | None) -> dict[str, object]:
 
 
 def _condition(
-    run: RunFolder, kept: Table, known: RunAccounts, reading: Reading
+    run: RunFolder, kept: JsonObject, known: RunAccounts, reading: Reading
 ) -> dict[str, object]:
     state, text = condition(run, kept)
     if known.halt is not None and known.halt.failed:
@@ -91,7 +91,7 @@ def _condition(
     return {"state": state, "text": text, "reading": number(read)}
 
 
-def condition(run: RunFolder, kept: Table) -> tuple[str, str]:
+def condition(run: RunFolder, kept: JsonObject) -> tuple[str, str]:
     """As its files say: how it is, and a word about it."""
     if kept:
         return "finished", str(kept.get("reason", ""))
@@ -242,7 +242,7 @@ def _usage(summary: Summary, node: NodeId) -> dict[str, object]:
 def _notes(known: RunAccounts) -> list[dict[str, object]]:
     """The last first; times since the training began, below 0 before that."""
     began = known.fleet.began or math.inf
-    latest = sorted(known.happenings.latest, key=lambda happening: -happening.at)
+    latest = sorted(known.events.latest, key=lambda entry: -entry.at)
     return [{**asdict(each), "at": number(max(-1.0, each.at - began))} for each in latest]
 
 

@@ -1,6 +1,6 @@
 """Server-sent events: a run's sections, each sent again only when it has changed.
 
-Few rows fit on a page and into a message. So every onlooker names what it wants to see, and gets
+Few rows fit on a page and into a message. So every viewer names what it wants to see, and gets
 the first rows and lanes of that.
 """
 
@@ -37,7 +37,7 @@ class Wish:
         """What of the snapshot is shown."""
         server, *devices = cast(list[dict[str, object]], snapshot.sections["rows"])
         wanted = [row for row in devices if self._matches(row)]
-        if len(wanted) > MOST_ROWS:  # those in trouble first; else nobody changes places
+        if len(wanted) > MOST_ROWS:  # those in trouble first; else the order stays
             wanted.sort(key=lambda row: bool(row["well"]))
         shown = wanted[:MOST_ROWS]
         cut = {

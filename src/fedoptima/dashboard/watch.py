@@ -1,7 +1,7 @@
-"""One background task per run that is looked at, shared by all who look.
+"""One background task per run that is watched, shared by all its viewers.
 
-It reads in a thread, a moment at a time, so a long trace holds up nobody else; and it ends when
-nobody has looked for a while. An onlooker must not cost much: the longer a look takes, the rarer
+It reads in a thread, a moment at a time, so a long trace delays no other request; and it ends when
+there has been no viewer for a while. Viewers must not cost much: the longer a look takes, the rarer
 they are.
 """
 
@@ -26,7 +26,7 @@ class Cadence:
     every: float = 1.0  # seconds between two looks
     rarest: float = 10.0
     share: float = 0.2  # of a core at most, where nothing is to be caught up with
-    linger: float = 60.0  # seconds after the last onlooker
+    linger: float = 60.0  # seconds after the last viewer
 
     def pause(self, took: float) -> float:
         return min(self.rarest, max(self.every, took / self.share))
@@ -41,12 +41,12 @@ class Watch:
         self.latest: Snapshot | None = None
         self._spans: Counter[int] = Counter()
         self._last_used = time.monotonic()
-        self._wanted = asyncio.Event()  # somebody has come, and waits
-        self.over = False  # nobody looks on any more: take a new one
-        self._task = asyncio.create_task(self._look_on())
+        self._wanted = asyncio.Event()  # a viewer has come, and waits
+        self.over = False  # it has ended: take a new one
+        self._task = asyncio.create_task(self._run())
 
     @property
-    def looked_at(self) -> bool:
+    def has_viewers(self) -> bool:
         return self._spans.total() > 0
 
     def touch(self) -> None:
@@ -69,23 +69,23 @@ class Watch:
             self._spans[span] -= 1
             self.touch()
 
-    async def _look_on(self) -> None:
+    async def _run(self) -> None:
         try:
-            while self.looked_at or time.monotonic() - self._last_used < self._cadence.linger:
+            while self.has_viewers or time.monotonic() - self._last_used < self._cadence.linger:
                 began = time.monotonic()
                 self._wanted.clear()
                 spans = set(+self._spans)
                 self.latest = await asyncio.to_thread(self._reader.look, spans)
-                await self._tell()
+                await self._notify()
                 if not self._reader.behind:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._cadence.pause(time.monotonic() - began)):
                             await self._wanted.wait()
         finally:
             self.over = True
-            await self._tell()
+            await self._notify()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._number += 1
             self._changed.notify_all()
@@ -94,19 +94,19 @@ class Watch:
         self._task.cancel()
 
     async def ended(self) -> None:
-        """Nobody has looked for a while, or it was stopped."""
+        """There was no viewer for a while, or it was stopped."""
         await asyncio.wait([self._task])
 
 
 class Watches:
-    """Of all runs that are looked at, or were a moment ago."""
+    """Of all runs that are watched, or were a moment ago."""
 
     def __init__(self, runs: Runs, cadence: Cadence) -> None:
         self._runs, self._cadence = runs, cadence
         self._of: dict[Path, Watch] = {}
 
     def of(self, run: RunFolder) -> Watch | None:
-        """None: too many runs are looked at already."""
+        """None: too many runs are watched already."""
         self._of = {path: watch for path, watch in self._of.items() if not watch.over}
         watch = self._of.get(run.path)
         if watch is None:
@@ -118,7 +118,7 @@ class Watches:
 
     def _make_room(self) -> bool:
         for path, watch in self._of.items():
-            if not watch.looked_at:
+            if not watch.has_viewers:
                 self._of.pop(path).stop()
                 return True
         return False

@@ -1,7 +1,7 @@
 """scikit-learn's digits: real, small and offline, so everything can be tried without a download.
 
 The set comes without a split. Every fifth sample of each class is the test part: stratified,
-without random numbers, the same for everybody.
+without random numbers, the same everywhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedoptima.data.layouts import Layout, Part, ReadingProgress, reading
 _TEST_EVERY = 5
 _FILE = "digits.csv.gz"
 
-Table = tuple[NDArray[np.float64], NDArray[np.number]]  # pixels and labels
+DigitRows = tuple[NDArray[np.float64], NDArray[np.number]]  # pixels and labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Digits(ImageSource):
         return super().where(directory) or installed
 
 
-def _installed() -> Table:
+def _installed() -> DigitRows:
     """scikit-learn's file, without loading scikit-learn: that takes longer than all the rest."""
     found = find_spec("sklearn")
     assert found is not None
@@ -63,7 +63,7 @@ def _read(folder: Path, part: Part, progress: ReadingProgress) -> Split:
     return _part(*_table(folder / _FILE), part)
 
 
-def _table(path: Path) -> Table:
+def _table(path: Path) -> DigitRows:
     with reading(path):
         with gzip.open(path, "rt", encoding="ascii") as lines:
             table = np.loadtxt(lines, delimiter=",", ndmin=2)

@@ -33,7 +33,7 @@ def dirichlet(
     """
     numbers = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     _check_devices(devices, len(numbers))
-    _, label_of = np.unique(numbers, return_inverse=True)  # labels nobody has get no mass
+    _, label_of = np.unique(numbers, return_inverse=True)  # labels that no device has get no mass
     classes = int(label_of.max()) + 1
     vectors = class_vectors(classes, devices, alpha=alpha, seed=seed)
 
@@ -46,7 +46,7 @@ def dirichlet(
 
     parts: list[list[int]] = [[] for _ in range(devices)]
     left = np.arange(classes)
-    # A device's table changes only when a label runs out, and is made anew at its next turn.
+    # A device's table changes only when a label runs out, and is rebuilt at its next turn.
     tables: list[list[float]] = [[] for _ in range(devices)]
     for turn, draw in enumerate(draws):
         device = turn % devices

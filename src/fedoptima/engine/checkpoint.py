@@ -162,7 +162,7 @@ def read_checkpoint(path: Path, compute: torch.device) -> Saved:
         else:
             return saved
     raise ConfigError(
-        f"{damage or f'{path}: not there'}, and no older one is; start the run anew"
+        f"{damage or f'{path}: not there'}, and no older one is; restart the run"
     ) from damage
 
 

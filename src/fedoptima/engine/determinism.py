@@ -40,7 +40,7 @@ def prepare_thread(threads: int | None = None) -> None:
 
     The flags of `deterministic` hold for the whole process, but OpenMP and MKL count their helpers
     for each calling thread, sums depend on that number, and a thread's first product would be made
-    with as many as there are cores. None: as many as the process was told.
+    with as many as there are cores. None: as many as the process is set to.
     """
     torch.set_num_threads(torch.get_num_threads() if threads is None else threads)
 

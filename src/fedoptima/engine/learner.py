@@ -98,7 +98,7 @@ class Learner:
         self.drop_gradients()
 
     def check_losses(self) -> None:
-        """Raise if a loss since the last check was no number.
+        """Raise if a loss since the last check was not finite.
 
         Once a round, not once a step: asking a GPU for a number makes the program wait for it.
         """

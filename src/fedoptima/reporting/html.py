@@ -21,7 +21,7 @@ from fedoptima.reporting.figures.figure import Figure, Json
 from fedoptima.reporting.figures.idle import idle_of_nodes, idle_of_runs
 from fedoptima.reporting.figures.lanes import KINDS, timeline
 from fedoptima.reporting.figures.server import memory, memory_of_runs, queue, traffic
-from fedoptima.reporting.figures.tables import Table, key_figures, nodes, splits
+from fedoptima.reporting.figures.tables import TextTable, key_figures, nodes, splits
 from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT
 
 _MOST_SPANS = 60_000  # of all runs: beyond, timelines are drawn from their bins
@@ -134,7 +134,7 @@ def _choices(views: Sequence[RunView]) -> Iterator[str]:
         yield f'<option value="run-{index}">{escape(view.label)}</option>'
 
 
-def _named(table: Table, view: RunView, several: bool) -> Table:
+def _named(table: TextTable, view: RunView, several: bool) -> TextTable:
     return replace(table, title=f"{table.title} of {view.label}") if several else table
 
 
@@ -169,7 +169,7 @@ def _legend() -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def _table(table: Table) -> str:
+def _table(table: TextTable) -> str:
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
     rows = "".join(
         _row_tag(index == table.marked)

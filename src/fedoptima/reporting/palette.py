@@ -18,7 +18,7 @@ class Look:
     """How a method's line is drawn."""
 
     colour: str
-    dash: str  # in plotly's words
+    dash: str  # as plotly names it
 
 
 _KINDS = {

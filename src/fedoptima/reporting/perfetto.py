@@ -161,7 +161,7 @@ class PerfettoWriter:
         return number
 
     def _thread(self) -> int:
-        """Unique in the whole file: not every viewer tells equal ones of two processes apart."""
+        """Unique in the whole file: not every viewer distinguishes equal ones of two processes."""
         self._threads += 1
         return self._threads
 

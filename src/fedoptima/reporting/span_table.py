@@ -1,4 +1,4 @@
-"""Spans as a table for other programs: one line a span, in the order in which they became final."""
+"""Spans as a CSV table: one line per span, in the order in which they became final."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DIGITS = 9  # of a second: below that, times are rounding
 
 class CsvWriter:
     def __init__(self, file: TextIO) -> None:
-        self.lines = 0  # without the one of the columns' names
+        self.lines = 0  # without the header
         self._table = csv.writer(file, lineterminator="\n")
         self._table.writerow(COLUMNS)
 

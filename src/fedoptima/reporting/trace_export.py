@@ -23,7 +23,7 @@ from fedoptima.reporting.report import find_traces
 from fedoptima.reporting.span_table import CsvWriter
 from fedoptima.trace.reader import read_description, read_trace
 
-_LOOK_UP = 5000  # records between two calls of the onlooker
+_PROGRESS_EVERY = 5000  # records
 _COMPRESSION = 6
 
 
@@ -48,7 +48,7 @@ def trace(
 ) -> Traced:
     """``run``: a run's folder or its trace, finished or not. Files named .gz are compressed.
 
-    ``progress`` is told now and then how many records have been read.
+    ``progress`` is called now and then with the number of records read so far.
     """
     path = _one_trace(Path(run))
     targets = [Path(target) for target in (perfetto, csv) if target is not None]
@@ -72,7 +72,7 @@ def trace(
                 viewer.observe(record, final)
             if table:
                 table.add(final)
-            if count % _LOOK_UP == 0:
+            if count % _PROGRESS_EVERY == 0:
                 progress(count)
         final = spans.finish()
         account.add(final)

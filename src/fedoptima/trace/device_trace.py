@@ -72,7 +72,7 @@ class DeviceTrace:
         stamped, at = [], self.last_at
         for line in lines:
             _check(line, node)
-            at = max(at, ours(time_of(line)))  # a clock read anew may be a little behind
+            at = max(at, ours(time_of(line)))  # a clock that was read again may be a little behind
             stamped.append(restamped(line, at))
         self.append(stamped)
         return stamped
@@ -153,4 +153,4 @@ def _check(line: str, node: NodeId) -> None:
     except (ValueError, TypeError, LookupError, RecursionError):
         good = False
     if not good:
-        raise ProtocolViolation(f"{node} sent a record that nobody can read: {line[:80]!r}")
+        raise ProtocolViolation(f"{node} sent a record that cannot be read: {line[:80]!r}")

@@ -1,4 +1,4 @@
-"""One line of a trace: at a time, a node was told an event and answered with effects.
+"""One line of a trace: at a time, a node handled an event and answered with effects.
 
 Times are seconds since the run began, virtual or real. Tensors are never in a trace; payloads are
 named by their ids. `plain` gives the form on disk.

@@ -69,7 +69,7 @@ class TraceWriter:
     def resume(cls, path: Path, mark: Mark) -> tuple[TraceWriter, list[Record]]:
         """Go on after ``mark``; also returns what the trace holds up to there."""
         if path.stat().st_size < mark.nbytes:  # truncating it would fill it up with zeros
-            raise ConfigError(f"{path}: is shorter than it was at the mark; start the run anew")
+            raise ConfigError(f"{path}: is shorter than it was at the mark; restart the run")
         with path.open("r+b") as file:
             file.truncate(mark.nbytes)
         writer = cls.__new__(cls)
@@ -78,7 +78,7 @@ class TraceWriter:
         if len(records) != mark.records:
             raise ConfigError(
                 f"{path}: {len(records)} records up to the mark, but {mark.records} were written; "
-                "start the run anew"
+                "restart the run"
             )
         writer._file = path.open("ab")
         writer._open_member()
@@ -92,7 +92,7 @@ class TraceWriter:
             self._member.write("\n")
 
     def keep_readable(self) -> None:
-        """Let onlookers read what was written until a second ago; to be called again and again."""
+        """Make readable what was written until a second ago; call it again and again."""
         now = time.monotonic()
         if self._member and now - self._flushed >= _READABLE_AFTER:
             self._flushed = now

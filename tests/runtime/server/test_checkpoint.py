@@ -205,7 +205,7 @@ def test_the_newest_whole_one_is_taken(tmp_path: Path, caplog: pytest.LogCapture
     assert caplog.text.count("not a whole checkpoint") == 2
     for path in newest_checkpoints(tmp_path):
         (path / "state.json").unlink()
-    with pytest.raises(ConfigError, match=r"000000000003: not a whole .* start the run anew"):
+    with pytest.raises(ConfigError, match=r"000000000003: not a whole .* restart the run"):
         load_server_checkpoint(tmp_path, still.fresh_engine(), CPU)
 
 

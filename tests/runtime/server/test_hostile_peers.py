@@ -212,7 +212,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "records that are none": (
         attack(introduced, records('[1.0,"slow",["Exec","rm"]]')),
-        "nobody can read",
+        "cannot be read",
     ),
     "records after a gap": (
         attack(introduced, records('[1.0,"slow",["Disconnected","server",1]]', first=10_000)),

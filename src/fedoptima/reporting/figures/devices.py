@@ -72,7 +72,7 @@ def staleness(view: RunView) -> Figure | None:
     return Figure(
         "staleness",
         "Staleness of updates",
-        "How many versions the global model had gone on when a device's update was merged."
+        "How many versions the global model had advanced when a device's update was merged."
         f"{refused}{left_out(view)}",
         [mean, most],
         layout(titled("versions behind", rangemode="tozero"), row_axis(devices)),

@@ -19,7 +19,7 @@ Json = dict[str, object]
 MOST_NODES = 48  # shown one by one
 _LONGEST_NAME = 18  # characters of a node beside its lane; a phone has room for no more
 _ROW = 22  # pixels of a bar
-_STRANGER = next(iter(METHODS.values()))  # the look of a method that nobody knows
+_DEFAULT_LOOK = next(iter(METHODS.values()))  # of an unknown method
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ def short(number: float) -> float:
 
 
 def looks(views: Sequence[RunView]) -> list[Look]:
-    """A method has its colour and dashes. Where one comes again, or is a stranger, the next free
+    """A method has its colour and dashes. Where one comes again, or is unknown, the next free
     look is taken, as long as there is one. A single line needs no dashes."""
     if len(views) == 1:
-        return [replace(METHODS.get(views[0].method, _STRANGER), dash="solid")]
+        return [replace(METHODS.get(views[0].method, _DEFAULT_LOOK), dash="solid")]
     taken: list[Look] = []
     for view in views:
         own = METHODS.get(view.method)
         free = [look for look in METHODS.values() if look not in taken]
         if own is None or own in taken:
-            own = free[0] if free else own or _STRANGER
+            own = free[0] if free else own or _DEFAULT_LOOK
         taken.append(own)
     return taken
 
@@ -132,7 +132,7 @@ def layout(x: Json, y: Json, **more: object) -> Json:
 
 
 def bars(rows: Sequence[str], name: str, values: Sequence[float], colour: str, hover: str) -> Json:
-    """One kind of horizontal bars, a row a name."""
+    """One kind of horizontal bars, one row per name."""
     return {
         "type": "bar",
         "orientation": "h",

@@ -1,5 +1,5 @@
-"""The timeline, a lane a node. The page draws it: only there is known how wide it is and what part
-of it is looked at, so zooming in shows ever finer pieces.
+"""The timeline, one lane per node. The page draws it: only there is known how wide it is and what
+part of it is looked at, so zooming in shows ever finer pieces.
 
 Shares of time go over as one byte a bin and kind. All spans go, too, while they are few.
 """

@@ -12,7 +12,7 @@ from fedoptima.reporting.figures.figure import shown_nodes
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     title: str
     reading: str
     head: Sequence[str]  # the first column holds names, the others numbers
@@ -20,9 +20,9 @@ class Table:
     marked: int | None = None  # a row that is pointed out
 
 
-def key_figures(views: Sequence[RunView]) -> Table:
-    """A line a figure, a column a run."""
-    return Table(
+def key_figures(views: Sequence[RunView]) -> TextTable:
+    """One line per figure, one column per run."""
+    return TextTable(
         "Key figures",
         "Idle times are seconds an epoch; of devices, the mean.",
         ["", *(view.label for view in views)],
@@ -70,7 +70,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
 }
 
 
-def nodes(view: RunView) -> Table:
+def nodes(view: RunView) -> TextTable:
     """How every node spent its time."""
     summary = view.summary
     rows = []
@@ -92,7 +92,7 @@ def nodes(view: RunView) -> Table:
                 f"{given.updates:,}" if given else "-",
             ]
         )
-    return Table(
+    return TextTable(
         "Nodes",
         "Speeds are those the devices have reported.",
         [
@@ -104,7 +104,7 @@ def nodes(view: RunView) -> Table:
     )
 
 
-def splits(view: RunView) -> Table | None:
+def splits(view: RunView) -> TextTable | None:
     """None where nothing is split."""
     if view.plan is None or not view.plan.table:
         return None
@@ -120,7 +120,7 @@ def splits(view: RunView) -> Table | None:
         for cut in plan.table
     ]
     marked = next((i for i, cut in enumerate(plan.table) if cut.split == plan.split), None)
-    return Table(
+    return TextTable(
         "Where the model could be cut",
         "For one batch on the device that is slowest with that cut, as planned before the run. "
         "The marked row is the one that was used.",
