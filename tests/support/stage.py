@@ -20,7 +20,7 @@ from fedoptima.experiments.server_setup import ServerSetup
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
-from fedoptima.runtime.server.checkpointer import Keeper
+from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Session
 from fedoptima.runtime.wire import wire_pb2 as wire
@@ -44,7 +44,7 @@ class Posted(Outbox):
         self.messages.append(message)
 
 
-class WillingKeeper(Keeper):
+class EagerCheckpointer(Checkpointer):
     """A checkpoint is due when the test wants one."""
 
     wanted = False
@@ -69,7 +69,7 @@ class PatientEngine(ServerEngine):
 
 
 class Stage:
-    """A node on a real clock, with a trace and a keeper of checkpoints in a folder."""
+    """A node on a real clock, with a trace and a checkpointer in a folder."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Stage:
     ) -> None:
         self.folder = folder
         self.engine = engine or ServerEngine(setup.task)
-        self.trace = TraceWriter(folder / f"{restored.life + 1 if restored else 0}.gz", {})
-        self.keeper = WillingKeeper(
+        self.trace = TraceWriter(folder / f"{restored.incarnation + 1 if restored else 0}.gz", {})
+        self.checkpointer = EagerCheckpointer(
             folder / "checkpoints", self.trace, seconds=1e9, merges=None, kept=3, log=LOG
         )
-        self.keeper.wanted = keeping
+        self.checkpointer.wanted = keeping
         self.compute = Compute("server", threads=1)
         self.node = ServerNode(
             restored.core if restored else setup.core(),
@@ -94,8 +94,8 @@ class Stage:
             self.compute,
             RunClock(restored.now if restored else 0.0),
             run="this one",
-            life=restored.life + 1 if restored else 0,
-            keeper=self.keeper,
+            incarnation=restored.incarnation + 1 if restored else 0,
+            checkpointer=self.checkpointer,
             device_traces=folder / "devices",
             log=LOG,
         )
@@ -122,7 +122,7 @@ class Stage:
 
     async def end(self) -> None:
         async with asyncio.timeout(DEADLINE):
-            await self.node.close_up()
+            await self.node.shut_down()
         self.compute.close()
         self.trace.close()
 

@@ -29,7 +29,7 @@ from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.security.tls import ServerTLS
 from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
-from fedoptima.runtime.server.checkpointer import Keeper
+from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
 from fedoptima.runtime.server.streams import ServerStreams
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
@@ -161,7 +161,7 @@ class _ServerRun:
         recipe = self._setup.recipe
         self._directory.devices.mkdir(exist_ok=True)
         self._compute = Compute("server", threads=recipe.threads)
-        keeper = Keeper(
+        checkpointer = Checkpointer(
             self._directory.checkpoints,
             self._trace,
             seconds=recipe.deploy.checkpoint_seconds,
@@ -177,8 +177,8 @@ class _ServerRun:
             self._compute,
             self._clock,
             run=restored.run if restored else secrets.token_hex(8),
-            life=restored.life + 1 if restored else 0,
-            keeper=keeper,
+            incarnation=restored.incarnation + 1 if restored else 0,
+            checkpointer=checkpointer,
             patience=recipe.deploy.patience,
             device_traces=self._directory.devices,
             log=LOG,
@@ -211,7 +211,7 @@ class _ServerRun:
         watch = ServerWatch(self._setup, self._directory.description, node, self._live, address)
         view = self._attach_observer(hooks, watch)
         if self._restored is not None:
-            node.go_on_from(self._restored)
+            node.resume_from(self._restored)
         await server.start()  # not before: a device that connects finds the restored state
         background = asyncio.ensure_future(hooks.background(address)) if hooks.background else None
         try:
@@ -220,7 +220,7 @@ class _ServerRun:
             halt = await self._until_the_end(hooks, view, background)
             await streams.farewell()
         finally:
-            await node.close_up()
+            await node.shut_down()
             await server.stop(
                 grace=_OBSERVER_INTERVAL
             )  # without one, devices would be told of an error

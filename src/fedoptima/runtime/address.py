@@ -43,7 +43,7 @@ class Address:
 
 
 def parse_address(text: str, *, option: str, any_port: bool = False) -> Address:
-    """``any_port`` allows port 0, which a server may listen on and nobody can connect to."""
+    """``any_port`` allows port 0, which a server may listen on and no device can connect to."""
     host, colon, port = text.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or (":" in host and not bracketed) or "/" in host:

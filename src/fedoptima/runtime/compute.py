@@ -30,7 +30,7 @@ class Compute:
         loop = asyncio.get_running_loop()
 
         def answer(future: Future[T]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
+            with suppress(RuntimeError):  # the loop is closed: the answer is no longer needed
                 loop.call_soon_threadsafe(_deliver, future, done, failed)
 
         self._executor.submit(work).add_done_callback(answer)

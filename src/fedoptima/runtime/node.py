@@ -53,7 +53,7 @@ class Node:
         raise NotImplementedError
 
     def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
-        """End the session; the core is told of it by another event."""
+        """End the session; the core learns of it by another event."""
         raise NotImplementedError
 
     def about_to_perform(self, event: Event, effects: Sequence[Effect]) -> bool:
@@ -67,8 +67,8 @@ class Node:
             return
         try:
             self._handle(event)
-        except Exception as error:  # whoever tells cannot do anything about it
-            self.break_down(error)
+        except Exception as error:  # the caller cannot do anything about it
+            self.fail(error)
 
     def _handle(self, event: Event) -> None:
         now = self.clock()
@@ -85,8 +85,8 @@ class Node:
             for effect in effects:
                 self._perform(effect)
 
-    def break_down(self, error: BaseException) -> None:
-        """A bug, or something nobody can go on from: the run ends and the trace is saved."""
+    def fail(self, error: BaseException) -> None:
+        """A bug, or an error that cannot be handled: the run ends and the trace is saved."""
         if not self.outcome.done():
             self.outcome.set_exception(error)
 
@@ -144,7 +144,7 @@ class Node:
         self.tell(TimerFired(key))
 
     def close(self) -> None:
-        """Nothing is heard any more."""
+        """Events are ignored from now on."""
         self.outcome.cancel()
         for handle in self._timers.values():
             handle.cancel()

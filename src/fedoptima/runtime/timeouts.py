@@ -17,7 +17,7 @@ class Timeouts:
     keepalive_every: float = 20.0
     keepalive_answer: float = 10.0
     # The server's ping measures the device's clock; when a second device comes under a name, the
-    # first one has this long to show that it lives.
+    # first one has this long to answer.
     ping_every: float = 10.0
     ping_answer: float = 2.0
     # A device that has lost its server waits before it tries again: doubling, with jitter.

@@ -60,9 +60,9 @@ def test_a_connection_that_ends_at_once_does_not() -> None:
 def test_time_alone_counts_from_the_last_connection() -> None:
     world = World()
     world.waits(2)
-    assert world.backoff.alone == 1.5
+    assert world.backoff.offline == 1.5
     world.connection(lasts=10.0)
-    assert world.backoff.alone == 0.0
+    assert world.backoff.offline == 0.0
     world.backoff.lost()  # of a connection that never was
     world.waits(1)
-    assert world.backoff.alone == 0.5
+    assert world.backoff.offline == 0.5

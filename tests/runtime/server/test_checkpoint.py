@@ -62,7 +62,7 @@ class StandingStill:
             evaluations=[Evaluate(3, 1.5, 9)],
             sessions=17,
             run="cafe",
-            life=2,
+            incarnation=2,
             now=12.25,
             mark=MARK,
         )
@@ -110,7 +110,7 @@ def test_a_server_is_put_back_as_it_was_and_its_job_is_run_again(
     assert found.running == still.running
     assert found.evaluations == (Evaluate(3, 1.5, 9),)
     assert found.timers == {"credit": 7.5}
-    assert (found.sessions, found.run, found.life) == (17, "cafe", 2)
+    assert (found.sessions, found.run, found.incarnation) == (17, "cafe", 2)
     assert (found.now, found.mark, found.number) == (12.25, MARK, 1)
     assert same(engine.export(), still.engine.export())
     # The job's payloads are there, and it comes to the same in either engine.
@@ -156,7 +156,7 @@ def test_a_server_without_a_job_and_without_a_plan_is_kept_too(tmp_path: Path) -
         evaluations=(),
         sessions=0,
         run="cafe",
-        life=0,
+        incarnation=0,
         now=0.0,
         mark=Mark(0, 0, "00" * 32),
     )
@@ -263,7 +263,7 @@ def test_a_change_that_waits_in_a_buffer_is_kept(tmp_path: Path) -> None:
         evaluations=(),
         sessions=3,
         run="cafe",
-        life=0,
+        incarnation=0,
         now=simulation.now,
         mark=MARK,
     )

@@ -216,7 +216,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "records after a gap": (
         attack(introduced, records('[1.0,"slow",["Disconnected","server",1]]', first=10_000)),
-        "where nobody expects them",
+        "unexpected records",
     ),
 }
 

@@ -53,9 +53,9 @@ def test_a_checkpoint_is_of_the_moment_before_the_job_that_follows(
         stage = Stage(tmp_path, setup)
         session = await stage.begin()
         (model,) = sent(session, GlobalModel)
-        stage.keeper.wanted = True
+        stage.checkpointer.wanted = True
         stage.node.receive(session, answer_to(model))
-        stage.keeper.wanted = False
+        stage.checkpointer.wanted = False
         await stage.until(lambda: len(sent(session, GlobalModel)) == 2)
         await stage.end()
         found, engine = stage.kept(setup)
@@ -227,7 +227,7 @@ def test_a_server_stopped_in_its_last_evaluation_goes_on_to_the_end(tmp_path: Pa
 
         found, engine = stage.kept(setup)
         again = Stage(tmp_path, setup, restored=found, engine=engine)
-        again.node.go_on_from(found)
+        again.node.resume_from(found)
         await again.until(again.node.outcome.done)
         assert again.node.outcome.result() == Halt("1 rounds done")
         assert again.node.machine.sessions == {}

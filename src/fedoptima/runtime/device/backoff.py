@@ -33,7 +33,7 @@ class Backoff:
         self._seen = clock()
 
     @property
-    def alone(self) -> float:
+    def offline(self) -> float:
         """Seconds since there was a connection."""
         return self._clock() - self._seen
 

@@ -1,4 +1,4 @@
-"""A device's whole life: finds its server, works for it, comes back, until it is told to stop."""
+"""A device process: it finds its server, works for it, and reconnects until the run is over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedoptima.runtime.wire.codec import deserialize, serialize
 from fedoptima.runtime.wire.link_pace import LinkPace
 from fedoptima.version import __version__
 
-# What the server says when it will not have this device; everything else is tried again.
+# The codes with which the server refuses this device; everything else is tried again.
 _FINAL = (
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -47,7 +47,7 @@ _OVER = grpc.StatusCode.NOT_FOUND
 
 
 class Refused(FedOptimaError):
-    """The server will not have this device, and would not the next time either."""
+    """The server refuses this device, and would the next time, too."""
 
 
 class Unreachable(FedOptimaError):
@@ -113,9 +113,9 @@ class Device:
                 except (ConnectionLost, grpc.RpcError) as error:
                     self._backoff.lost()
                     why = await self._judge(error)
-                alone = self._backoff.alone
-                if self._give_up_after is not None and alone > self._give_up_after:
-                    raise Unreachable(f"no server at {self._server} for {alone:.0f} s: {why}")
+                offline = self._backoff.offline
+                if self._give_up_after is not None and offline > self._give_up_after:
+                    raise Unreachable(f"no server at {self._server} for {offline:.0f} s: {why}")
                 delay = self._backoff.wait()
                 self._log.warning(
                     "no connection to %s (%s); trying again in %.1f s", self._server, why, delay
@@ -178,7 +178,7 @@ class Device:
     async def _begin(self, link: DeviceLink, welcome: wire.Welcome) -> DeviceNode:
         """Everything a run needs that this process has not worked for yet."""
         if self._node is not None:
-            self._log.info("the server began another run: this device begins anew, too")
+            self._log.info("the server began another run: this device starts over, too")
             self._node.close()
             self._node = None
         try:
@@ -187,13 +187,13 @@ class Device:
             await link.give_up(describe(error))
             raise
         uplink = self._pace.up or await link.measure_uplink()
-        life = self._state.begin_life(welcome.run, records=welcome.records)
+        kept = self._state.begin_incarnation(welcome.run, records=welcome.records)
         core = DeviceCore(
             samples=workplace.samples,
             flops_per_second=speed,
             bytes_per_second=uplink,
-            incarnation=life.incarnation,
-            step=life.step,
+            incarnation=kept.incarnation,
+            step=kept.step,
         )
         self._log.info(
             "%d samples, %.2f GFLOP/s, uplink %.1f Mbit/s",
@@ -230,7 +230,7 @@ class Device:
     # ---- when it fails -----------------------------------------------------------------------
 
     async def _judge(self, error: Exception) -> str:
-        """Why the connection failed, in words; raises if another try would fail as well."""
+        """Why the connection failed; raises if another try would fail as well."""
         if not isinstance(error, grpc.RpcError):
             return str(error)
         code, details = error.code(), str(error.details() or "")
@@ -246,7 +246,7 @@ class Device:
 
 
 class _Over(Exception):
-    """The run is over, and this device was not there to be told."""
+    """The run ended while this device was away."""
 
 
 def _pace(bytes_per_second: float | None) -> LinkPace | None:

@@ -1,4 +1,4 @@
-"""What a device keeps across its processes: which run it works for, its life's number, its step."""
+"""What a device keeps across its processes: its run, its incarnation, its step."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class StateFile:
                 f"{path.parent}: cannot be made ({error.strerror}); choose another --state"
             ) from error
 
-    def begin_life(self, run: str, *, records: int) -> DeviceState:
-        """The next life of this device in a run. ``records``: what the server has of earlier ones.
+    def begin_incarnation(self, run: str, *, records: int) -> DeviceState:
+        """The next incarnation in a run. ``records``: what the server has of earlier ones.
 
-        Should the file be lost, their number is still above that of any earlier life.
+        Should the file be lost, their number is still above that of any earlier incarnation.
         """
         known = self._read()
         if known is None or known.run != run:
@@ -64,4 +64,4 @@ class StateFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
-            return None  # as good as none: begin_life does without
+            return None  # as good as none: begin_incarnation does without

@@ -1,6 +1,7 @@
 """A device's records on their way to the server's disk. Kept until they are there.
 
-Records are numbered through all lives of the device in a run: the server says how many it has.
+Records are numbered through all incarnations of the device in a run: the server says how many it
+has.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _KEPT = 200_000  # records: hours without a server; the oldest go first
 
 class Telemetry:
     def __init__(self, records: int) -> None:
-        """``records``: what the server has of this device's earlier lives."""
+        """``records``: what the server has of this device's earlier incarnations."""
         self._first = records  # the number of the first line kept
         self._lines: deque[str] = deque()
         self._in_flight = False

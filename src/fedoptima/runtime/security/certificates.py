@@ -224,7 +224,7 @@ def _write(files: Pair, key: ec.EllipticCurvePrivateKey, certificate: x509.Certi
     public = certificate.public_bytes(serialization.Encoding.PEM)
     try:
         files.cert.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Born with its mode: a file that is first written and then closed to others was open.
+        # Created with its mode: a file that is restricted after writing was readable before.
         for path, mode, content in ((files.key, 0o600, secret), (files.cert, 0o644, public)):
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(content)

@@ -79,7 +79,7 @@ class TLSFiles:
             )
         renew = f"move it and its key away, and make new ones with '{self.command}'"
         warnings = [_check_time(self.cert, certificate, renew) for certificate in chain]
-        renew = "make a CA, and all certificates anew, with 'fedoptima certs init --out FOLDER'"
+        renew = "make a new CA and new certificates with 'fedoptima certs init --out FOLDER'"
         warnings.append(_check_time(self.ca, root, renew))
         if self.key.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             warnings.append(f"{self.key}: others can read this key; type: chmod 600 {self.key}")
@@ -143,7 +143,7 @@ def choose_security(address: Address, files: Files | None, *, insecure: bool) ->
         )
     if files is None and not insecure and not address.is_loopback:
         raise ConfigError(
-            f"{address} is reached over the network, where anybody could read the data or take "
+            f"{address} is reached over the network, where anyone could read the data or take "
             "part: make certificates with 'fedoptima certs init' and 'fedoptima certs device "
             "NAME' and give them with --tls-ca, --tls-cert and --tls-key; or type --insecure to "
             "go without"

@@ -1,4 +1,4 @@
-"""Why a server will not have this device, found out after a connection has failed.
+"""Why a server refuses this device, found out after a connection has failed.
 
 gRPC says too little: its server closes the connection on a certificate it refuses without a TLS
 alert, which the device sees as "Socket closed", as if the server had stopped. So the device shakes
@@ -40,7 +40,7 @@ def diagnose(
         return reason
     except ConfigError as error:  # the files have changed, or expired, since the device began
         return str(error)
-    except OSError:  # nobody there, no way there, no answer: may be well again at any time
+    except OSError:  # not there, not reachable, no answer: all of it may be transient
         return None
 
 

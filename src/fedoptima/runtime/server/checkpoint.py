@@ -64,13 +64,13 @@ def capture(
     evaluations: Sequence[Evaluate],
     sessions: int,
     run: str,
-    life: int,
+    incarnation: int,
     now: float,
     mark: Mark,
 ) -> Captured:
     """``timers``: key and time. ``evaluations``: asked for, not answered. ``sessions``: given out.
 
-    ``life`` counts the server's processes in this run; ``mark`` is where its trace is.
+    ``incarnation`` counts the server's processes in this run; ``mark`` is where its trace is.
     """
     payloads: dict[PayloadId, object] = {}
     plain = freeze(core, payloads)
@@ -82,7 +82,7 @@ def capture(
         "evaluations": freeze(tuple(evaluations)),
         "sessions": sessions,
         "run": run,
-        "life": life,
+        "life": incarnation,
         "now": now,
         "trace": [mark.nbytes, mark.records, mark.digest],
     }
@@ -95,7 +95,7 @@ def _needed(
     """The payloads that a restored server can still use.
 
     Its devices are gone, and with them their queued activations, nearly all of the memory. Which is
-    for the core to say: a copy of it is told what the restored one will be told.
+    for the core to say: a copy of it handles what the restored one will handle.
     """
     needed: dict[PayloadId, object] = {}
     copy = cast(ServerCore, thaw(plain, payloads))
@@ -115,7 +115,7 @@ class Restored:
     evaluations: Sequence[Evaluate]
     sessions: int
     run: str
-    life: int
+    incarnation: int
     now: float
     mark: Mark
     number: int  # the checkpoint's own: the next one's is higher
@@ -138,7 +138,7 @@ def load_server_checkpoint(
         evaluations=cast(Sequence[Evaluate], thaw(state["evaluations"])),
         sessions=cast(int, state["sessions"]),
         run=cast(str, state["run"]),
-        life=cast(int, state["life"]),
+        incarnation=cast(int, state["life"]),
         now=cast(float, state["now"]),
         mark=Mark(*cast(tuple[int, int, str], state["trace"])),
         number=saved.number,

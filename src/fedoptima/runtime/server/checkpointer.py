@@ -1,4 +1,4 @@
-"""Keeps checkpoints of a server: when one is due, and the three steps of making it.
+"""Checkpoints of a server: when one is due, and the three steps of making it.
 
 Freezing the core takes the event loop a moment. The engine's state is copied on the compute
 thread, ahead of the job that was just ordered. The disk is written to in the background.
@@ -23,7 +23,7 @@ from fedoptima.trace.writer import TraceWriter
 _SELDOM = 60.0  # seconds at least between two lines in the log
 
 
-class Keeper:
+class Checkpointer:
     def __init__(
         self,
         folder: Path,
@@ -36,7 +36,7 @@ class Keeper:
         number: int = 0,
         version: int = 0,
     ) -> None:
-        """``number`` and ``version``: of the checkpoint that this server has gone on from."""
+        """``number`` and ``version``: of the checkpoint that this server was resumed from."""
         self._folder = folder
         self._trace = trace
         self._seconds = seconds
@@ -46,14 +46,14 @@ class Keeper:
         self._number = number
         self._last = time.monotonic()
         self._last_version = version
-        self._told = float("-inf")  # when a checkpoint was logged last
+        self._logged = float("-inf")  # when a checkpoint was logged last
         self._writing = 0
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._idle = asyncio.Event()
         self._idle.set()
 
     def possible(self, core: ServerCore) -> bool:
-        """Before there is a plan there is nothing to keep: the run just begins anew."""
+        """Before there is a plan there is nothing to save: the run just starts again."""
         return core.planned
 
     def due(self, core: ServerCore) -> bool:
@@ -63,7 +63,7 @@ class Keeper:
             return True
         return self._merges is not None and core.version - self._last_version >= self._merges
 
-    def keep(
+    def save(
         self,
         core: ServerCore,
         engine: SavedEngine,
@@ -74,7 +74,7 @@ class Keeper:
         evaluations: Sequence[Evaluate],
         sessions: int,
         run: str,
-        life: int,
+        incarnation: int,
         now: float,
     ) -> None:
         self._last, self._last_version = time.monotonic(), core.version
@@ -85,7 +85,7 @@ class Keeper:
             evaluations=evaluations,
             sessions=sessions,
             run=run,
-            life=life,
+            incarnation=incarnation,
             now=now,
             mark=self._trace.mark(),
         )
@@ -105,8 +105,8 @@ class Keeper:
         began = time.monotonic()
         captured.write(self._folder, number, keep=self._kept)
         now = time.monotonic()
-        if now - self._told >= _SELDOM:
-            self._told = now
+        if now - self._logged >= _SELDOM:
+            self._logged = now
             self._log.info(
                 "checkpoint %d is in %s (written in %.1f s)", number, self._folder, now - began
             )
@@ -119,6 +119,6 @@ class Keeper:
             self._log.error("no checkpoint could be written: %s", error)
 
     async def close(self) -> None:
-        """Returns when everything kept so far is on disk."""
+        """Returns when every checkpoint made so far is on disk."""
         await self._idle.wait()
         self._disk.shutdown(wait=False)

@@ -31,7 +31,7 @@ from fedoptima.engine.determinism import prepare_thread
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.node import Node
 from fedoptima.runtime.server.checkpoint import Restored
-from fedoptima.runtime.server.checkpointer import Keeper
+from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.rejoin import Homecoming
 from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.trace.device_trace import DeviceTrace
@@ -58,19 +58,19 @@ class ServerNode(Node):
         clock: Callable[[], float],
         *,
         run: str,
-        life: int,
-        keeper: Keeper | None,
+        incarnation: int,
+        checkpointer: Checkpointer | None,
         patience: float = 60.0,
         device_traces: Path | None,
         log: logging.Logger,
     ) -> None:
-        super().__init__(SERVER, machine, engine, compute, clock, incarnation=life, log=log)
+        super().__init__(SERVER, machine, engine, compute, clock, incarnation=incarnation, log=log)
         self.run = run  # its id: devices bring work along only into the run they worked for
-        self.life = life
+        self.incarnation = incarnation
         self.sessions: dict[NodeId, Session] = {}
         self.device_observers: list[LinesObserver] = []
         self._sessions_given = 0
-        self._keeper = keeper
+        self._checkpointer = checkpointer
         self._device_traces = device_traces
         self._traces: dict[NodeId, DeviceTrace] = {}
         self._evaluations: dict[int, Evaluate] = {}  # asked and not answered yet
@@ -79,7 +79,7 @@ class ServerNode(Node):
         )
         self._interrupted = False
         self._patience = patience
-        self._homecoming = Homecoming((), patience, self._welcome_back)  # nobody is away
+        self._homecoming = Homecoming((), patience, self._welcome_back)  # no device is away
 
     # ---- sessions ----------------------------------------------------------------------------
 
@@ -153,14 +153,14 @@ class ServerNode(Node):
         if trace is None:
             return first + len(lines)
         if self.sessions.get(session.device) is not session:
-            return trace.records  # its successor has been told this number, and counts from it
+            return trace.records  # its successor got this number, and counts from it
         if first > trace.records or not session.clock.known:
-            raise ProtocolViolation(f"records from number {first} on, where nobody expects them")
+            raise ProtocolViolation(f"unexpected records, from number {first} on")
         now = self.clock()
         fresh = lines[trace.records - first :]
         try:
             stamped = trace.append_restamped(
-                # Whatever its clock says: what it has told of has happened.
+                # Whatever its clock says: what it reports has happened.
                 fresh,
                 session.device,
                 lambda theirs: min(session.clock.ours(theirs), now),
@@ -182,7 +182,7 @@ class ServerNode(Node):
         def failed(error: Exception) -> None:
             self._evaluations.pop(effect.index, None)
             if not isinstance(error, TrainingDiverged):
-                self.break_down(error)
+                self.fail(error)
                 return
             self.tell(EvaluationFailed(effect.index, str(error)))
 
@@ -212,13 +212,13 @@ class ServerNode(Node):
         if self._interrupted:
             self._pause(ordered, asked)
             return False
-        if self._keeper is not None and self._keeper.due(self.machine):
+        if self._checkpointer is not None and self._checkpointer.due(self.machine):
             self._checkpoint(ordered, asked)
         return True
 
     def _checkpoint(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
-        assert self._keeper is not None
-        self._keeper.keep(
+        assert self._checkpointer is not None
+        self._checkpointer.save(
             self.machine,
             self.engine,
             self._compute,
@@ -227,12 +227,12 @@ class ServerNode(Node):
             evaluations=[*self._evaluations.values(), *asked],
             sessions=self._sessions_given,
             run=self.run,
-            life=self.life,
+            incarnation=self.incarnation,
             now=self.clock(),
         )
 
-    def go_on_from(self, restored: Restored) -> None:
-        """The connections of the former life are gone; its running job is run again."""
+    def resume_from(self, restored: Restored) -> None:
+        """The connections of the former process are gone; its running job is run again."""
         self._sessions_given = restored.sessions
         for evaluation in restored.evaluations:
             self.evaluate(evaluation)
@@ -252,7 +252,7 @@ class ServerNode(Node):
             self.tell(Received(session.device, session.number, message))
 
     def interrupt(self) -> None:
-        """Stop where the run can be gone on from: now, or when the running job is done."""
+        """Stop where the run can be resumed: now, or when the running job is done."""
         self._interrupted = True
         if not self._working:
             self._pause(None, [])
@@ -260,18 +260,18 @@ class ServerNode(Node):
     def _pause(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
         if self.outcome.done():
             return
-        if self._keeper is not None and self._keeper.possible(self.machine):
+        if self._checkpointer is not None and self._checkpointer.possible(self.machine):
             self._checkpoint(running, asked)
         for session in self.sessions.values():
             session.outbox.put(Stop(INTERRUPTED))
         self.outcome.set_result(Halt(INTERRUPTED))
 
-    async def close_up(self) -> None:
+    async def shut_down(self) -> None:
         """After the end: what is on its way to the disk gets there."""
         self.close()
         self._homecoming.close()
-        if self._keeper is not None:
-            await self._keeper.close()
+        if self._checkpointer is not None:
+            await self._checkpointer.close()
         self._evaluator.shutdown(wait=False, cancel_futures=True)
 
 

@@ -33,7 +33,7 @@ class Session:
         self.outbox = Outbox()
         self.clock = OffsetClock()
         self.probed = 0  # bytes of the device's uplink probe
-        # Done when the server ends the session; with a refusal if the device is to be told why.
+        # Done when the server ends the session; with a refusal if the device is to know why.
         self.ended: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self.finished = asyncio.Event()  # the stream is closed
         self._answered = asyncio.Event()
@@ -57,7 +57,7 @@ class Session:
         self.clock.answered(pong.sent, pong.device_time, now)
         self._answered.set()
 
-    async def lives(self, now: float, patience: float) -> bool:
+    async def answers(self, now: float, patience: float) -> bool:
         """Does the device answer?"""
         self.ping(now)
         try:

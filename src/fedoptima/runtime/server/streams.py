@@ -42,7 +42,7 @@ class ServerStreams:
         pinned: bool = False,
         timeouts: Timeouts = DEFAULT,
     ) -> None:
-        """``recipe``: what every device is told. ``limit``: bytes of the largest message taken."""
+        """``recipe``: what every device is sent. ``limit``: bytes of the largest message taken."""
         self._node = node
         self._recipe = recipe
         self._limit = limit
@@ -188,10 +188,12 @@ class ServerStreams:
         return NodeId(name)
 
     async def _make_room(self, device: NodeId, hello: wire.Hello, context: Context) -> None:
-        """A connection that died unnoticed gives way; a device that lives does not."""
+        """A connection that died unnoticed is replaced; one whose device answers is not."""
         while (old := self._node.sessions.get(device)) is not None:
             same_process = old.process == hello.process
-            if not same_process and await old.lives(self._node.clock(), self._timeouts.ping_answer):
+            if not same_process and await old.answers(
+                self._node.clock(), self._timeouts.ping_answer
+            ):
                 raise Refused(
                     Refusal(
                         grpc.StatusCode.ALREADY_EXISTS,

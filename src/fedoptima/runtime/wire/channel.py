@@ -42,5 +42,5 @@ def server_options(timeouts: Timeouts) -> Options:
         *_common(timeouts),
         ("grpc.http2.min_ping_interval_without_data_ms", half),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", half),
-        ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a lottery
+        ("grpc.so_reuseport", 0),  # a second server on the port is an error
     ]

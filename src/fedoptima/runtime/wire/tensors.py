@@ -192,7 +192,7 @@ def _read_entry(name: str, described: object) -> _Entry:
             _refuse(f"{name!r} is described wrongly")
     numbers = [*shape, begin, end]
     if any(type(number) is not int or number < 0 for number in numbers):
-        _refuse(f"{name!r} has a shape or a place that is no number")
+        _refuse(f"{name!r} has a shape or a place that is not a number")
     if len(shape) > MAX_DIMENSIONS or math.prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
         _refuse(f"{name!r} has an impossible shape")
     if math.prod(shape) * DTYPES[dtype].itemsize != end - begin:
