@@ -259,7 +259,7 @@ def test_very_many_overlaps_are_not_all_remembered() -> None:
     overlaps = Overlaps()
     for number in range(50_000):
         assert overlaps.not_counted(ROW, number, number + 0.5) == [(number, number + 0.5)]
-    assert sum(len(told) for told in overlaps._told.values()) < 5000
+    assert sum(len(told) for told in overlaps._counted.values()) < 5000
 
 
 # ---- colours ---------------------------------------------------------------------------------

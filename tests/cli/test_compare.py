@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedoptima.cli.views.comparison_progress import Bars, Lines, Silent, picture, pool_view
+from fedoptima.cli.views.comparison_progress import (
+    PoolBars,
+    PoolLines,
+    SilentPool,
+    picture,
+    pool_view,
+)
 from fedoptima.comparison.process_pool import RunState
 from tests.cli.conftest import Call
 from tests.cli.test_interrupt import PATIENCE, wait_for_checkpoint
@@ -143,7 +149,7 @@ def test_more_runs_than_lines_show_only_those_that_go_on() -> None:
 
 
 def test_a_file_gets_a_line_at_the_begin_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    with Lines() as view:
+    with PoolLines() as view:
         waiting = RunState("fl", 1)
         for state in (
             waiting,
@@ -160,10 +166,10 @@ def test_a_file_gets_a_line_at_the_begin_and_at_the_end(capsys: pytest.CaptureFi
 def test_what_is_seen_depends_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(pool_view(quiet=False), Bars)
+    assert isinstance(pool_view(quiet=False), PoolBars)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(pool_view(quiet=False), Lines)
-    assert type(pool_view(quiet=True)) is Silent
+    assert isinstance(pool_view(quiet=False), PoolLines)
+    assert type(pool_view(quiet=True)) is SilentPool
 
 
 def test_bars_are_drawn_while_runs_go_on(
@@ -171,6 +177,6 @@ def test_bars_are_drawn_while_runs_go_on(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with Bars() as view:
+    with PoolBars() as view:
         view.show([TRAINING])
     assert "2.5 epochs" in capsys.readouterr().err

@@ -12,17 +12,17 @@ import pytest
 from rich.console import Console
 
 from fedoptima.analysis.usage import Usage
-from fedoptima.cli.logs import Complaints, attached, kept_in, said_on
-from fedoptima.cli.views.fleet_state import DeviceRow, FleetState, listed
+from fedoptima.cli.logs import DeviceErrors, attached, log_to_console, log_to_file
+from fedoptima.cli.views.fleet_state import DeviceRow, FleetState
 from fedoptima.cli.views.fleet_table import MOST_ROWS, picture
 from fedoptima.cli.views.fleet_view import FleetLines, FleetTable, FleetView, fleet_view
-from fedoptima.cli.views.progress import State
+from fedoptima.cli.views.progress import RunProgress
 from fedoptima.experiments.server_run import ServerWatch
 from tests.support.network import NAMES, Server, start_device, tiny_recipe, until
 
 LOG = logging.getLogger("fedoptima.server")
 
-COURSE = State(83.0, "4.3 of 10 epochs", 0.43, 0.961, 0.97, 0.9, 0.8)
+COURSE = RunProgress(83.0, "4.3 of 10 epochs", 0.43, 0.961, 0.97, 0.9, 0.8)
 ROW = DeviceRow("pi-1", "training", True, "6.06", "2,058", 40, 1, 203, Usage(3.0, 1.0, 0.0), 0.4)
 STATE = FleetState(
     course=COURSE,
@@ -127,15 +127,16 @@ def test_a_line_names_those_who_are_not_here() -> None:
 
 
 def test_long_lists_of_names_are_cut() -> None:
-    assert listed(["a", "b"]) == "a, b"
-    assert listed([str(n) for n in range(12)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
+    away = [replace(ROW, name=str(number), well=False) for number in range(12)]
+    state = replace(STATE, devices=tuple(away))
+    assert state.line().endswith("not here: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more")
 
 
 def test_a_log_line_goes_above_the_table_and_into_the_file(tmp_path: Path) -> None:
     console = Console(file=StringIO(), width=100, force_terminal=True, color_system=None)
     with (
-        said_on(console, logging.INFO),
-        kept_in(tmp_path / "logs" / "server.log"),
+        log_to_console(console, logging.INFO),
+        log_to_file(tmp_path / "logs" / "server.log"),
         FleetTable(console, "tiny") as view,
     ):
         view.reading("digits", 1, 2)
@@ -153,18 +154,18 @@ def test_a_log_line_goes_above_the_table_and_into_the_file(tmp_path: Path) -> No
 
 
 def test_the_last_complaint_about_each_device_is_kept() -> None:
-    complaints = Complaints()
-    with attached(complaints):
+    logged = DeviceErrors()
+    with attached(logged):
         LOG.warning("about nobody")
         LOG.info("good news", extra={"device": "pi-1"})
         LOG.warning("first", extra={"device": "pi-1"})
         LOG.error("second", extra={"device": "pi-2"})
         LOG.error("third", extra={"device": "pi-1"})
-        assert list(complaints.fresh().items()) == [("pi-2", "second"), ("pi-1", "third")]
+        assert list(logged.fresh().items()) == [("pi-2", "second"), ("pi-1", "third")]
         for number in range(1000):
             LOG.warning("spam", extra={"device": str(number)})
-        assert len(complaints.fresh()) == 100
-        assert "999" in complaints.fresh()
+        assert len(logged.fresh()) == 100
+        assert "999" in logged.fresh()
 
 
 # ---- a real run ----------------------------------------------------------------------------------

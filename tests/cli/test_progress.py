@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.cli.views.progress import LineView, LiveView, Silent, view_of
+from fedoptima.cli.views.progress import LineView, LiveView, SilentView, view_of
 from fedoptima.config.load import load_recipe
 from tests.cli.conftest import Call
 
@@ -43,7 +43,7 @@ def test_a_dumb_terminal_gets_lines(recipe: Path, terminal: pytest.MonkeyPatch) 
     assert isinstance(view_of(load_recipe(recipe), quiet=False), LiveView)
     terminal.setenv("TERM", "dumb")
     assert isinstance(view_of(load_recipe(recipe), quiet=False), LineView)
-    assert type(view_of(load_recipe(recipe), quiet=True)) is Silent
+    assert type(view_of(load_recipe(recipe), quiet=True)) is SilentView
 
 
 def test_reading_is_announced_once(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_a_simulation_is_scraped_while_it_goes_on(recipe: Path, said: Any) -> No
             assert found["fedoptima_device_up", "slow"] == 1
 
     with opened(recipe, Mode.SIMULATED) as tracked:
-        tracked.finish(simulate(recipe, dry=True, observer=tracked.simulation_beside(view)))
+        tracked.finish(simulate(recipe, dry=True, observer=tracked.simulation_observer(view)))
     assert looks
 
 
@@ -86,7 +86,7 @@ def test_a_real_run_is_scraped_as_its_live_accounts_have_it(recipe: Path, said: 
     )
     seen: list[object] = []
     with opened(recipe, Mode.NETWORK) as tracked:
-        observe = tracked.server_beside(seen.append)
+        observe = tracked.server_observer(seen.append)
         assert observe is not None
         observe(watch)
         found = scrape(said())
@@ -105,9 +105,9 @@ def test_who_wants_nothing_tracked_costs_nothing(recipe: Path) -> None:
     with options.open(
         load_recipe(recipe), Path("a"), mode=Mode.NETWORK, resumed=False, quiet=True
     ) as tracked:
-        assert tracked.server_beside(None) is None
-        assert tracked.server_beside(view) is view
-        assert tracked.simulation_beside(view) is view
+        assert tracked.server_observer(None) is None
+        assert tracked.server_observer(view) is view
+        assert tracked.simulation_observer(view) is view
 
 
 def test_the_command_says_where_the_metrics_are(call: Call, recipe: Path) -> None:

@@ -138,9 +138,9 @@ def test_all_pages_of_a_run_share_one_watch_and_it_ends_after_the_last(tmp_path:
         assert watches.of(folder) is watch
         stream = watch.snapshots(120)
         await anext(stream)
-        assert watch.looked_at
+        assert watch.has_viewers
         await stream.aclose()
-        assert not watch.looked_at
+        assert not watch.has_viewers
         await watch.ended()
         assert watches.of(folder) is not watch
 
@@ -155,8 +155,8 @@ def test_a_page_that_goes_is_no_longer_counted(tmp_path: Path) -> None:
         async with listening(app, "run=run") as page:
             await page.next()
             watch = app.state.watches.of(RunFolder("run", run))
-            assert watch.looked_at
-        assert not watch.looked_at
+            assert watch.has_viewers
+        assert not watch.has_viewers
 
     played(scene)
 

@@ -1,4 +1,4 @@
-"""Where output goes. Made anew for every use, so that redirections are seen."""
+"""Where output goes. Consoles are created for every use, so that redirections are respected."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def stderr() -> Console:
 
 
 def plain_table(*columns: str, left: int = 1) -> Table:
-    """Columns without lines; the first ``left`` hold words, the others numbers."""
+    """Columns without lines; the first ``left`` hold text, the others numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, column in enumerate(columns):
-        words = index < left
+        is_text = index < left
         table.add_column(
-            column, justify="left" if words else "right", overflow="fold", no_wrap=not words
+            column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
         )
     return table

@@ -19,7 +19,7 @@ class Interrupt:
     """Call it to ask whether the user wants to stop."""
 
     def __init__(self, say: Callable[[str], None] | None = None) -> None:
-        """``say`` tells the user that it was heard, when asked next; without it, at once."""
+        """``say`` confirms it to the user when asked next; without it, that is done at once."""
         self._say = say
         self._asked = False
         self._wanted = False

@@ -1,7 +1,7 @@
 """What server and devices say while they run: on a console, and in a file where there is a run.
 
 A warning about a device that is not in the run's records carries its name, as the attribute
-``device``, so that an onlooker can show it.
+``device``, so that a view can show it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_COMPLAINTS = 100  # names come from outside
 _FRESH = 300.0  # seconds
 
 
-class _OnConsole(logging.Handler):
+class _ConsoleHandler(logging.Handler):
     """Through rich, so that lines go above a live table and not into it."""
 
     def __init__(self, console: Console, level: int) -> None:
@@ -36,7 +36,7 @@ class _OnConsole(logging.Handler):
         self._console.file.flush()
 
 
-class Complaints(logging.Handler):
+class DeviceErrors(logging.Handler):
     """The last warning about each device, for a while."""
 
     def __init__(self) -> None:
@@ -58,13 +58,13 @@ class Complaints(logging.Handler):
 
 
 @contextmanager
-def said_on(console: Console, level: int) -> Iterator[None]:
-    with attached(_OnConsole(console, level)):
+def log_to_console(console: Console, level: int) -> Iterator[None]:
+    with attached(_ConsoleHandler(console, level)):
         yield
 
 
 @contextmanager
-def kept_in(path: Path) -> Iterator[None]:
+def log_to_file(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, delay=True)  # no line, no file
     handler.setFormatter(logging.Formatter(_FILE_FORMAT))

@@ -13,7 +13,7 @@ from fedoptima.cli.commands.dashboard import page_beside
 from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.interrupt import Interrupt
-from fedoptima.cli.logs import kept_in, said_on
+from fedoptima.cli.logs import log_to_console, log_to_file
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.cli.views.fleet_view import fleet_view
 from fedoptima.cli.views.outcome import show_result
@@ -62,7 +62,7 @@ def run_server(
 
     try:
         with ExitStack() as stack:
-            stack.enter_context(said_on(console, logging.ERROR if quiet else logging.INFO))
+            stack.enter_context(log_to_console(console, logging.ERROR if quiet else logging.INFO))
             interrupted = stack.enter_context(Interrupt(LOG.warning))
             tracked = stack.enter_context(
                 tracking.open(
@@ -76,8 +76,8 @@ def run_server(
             setup = prepare_server(recipe, progress=view.reading)
             if not resume:
                 directory = RunDirectory.create(directory.path, setup.describe())
-            stack.enter_context(kept_in(directory.server_log))
-            observe = tracked.server_beside(None if quiet else view.observe)
+            stack.enter_context(log_to_file(directory.server_log))
+            observe = tracked.server_observer(None if quiet else view.observe)
             hooks = RunHooks(ready, observe, interrupted, background)
             result = serve_run(setup, directory, listen=listen, tls=tls, resume=resume, hooks=hooks)
             tracked.finish(result)

@@ -1,4 +1,4 @@
-"""The options of everything that trains: who else is told of the run, and how."""
+"""The tracking options of everything that trains: where else the run is shown, and how."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TrackingOptions:
 
 
 class RunTracking:
-    """A run's onlookers, from its watch to the trackers."""
+    """From a run's watch to its trackers."""
 
     def __init__(self, folder: Path, tracking: Tracking) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class RunTracking:
     def __exit__(self, *error: object) -> None:
         self._tracking.close()
 
-    def simulation_beside(
+    def simulation_observer(
         self, view: Callable[[SimulationWatch], None]
     ) -> Callable[[SimulationWatch], None]:
         """An observer for the view and the trackers."""
@@ -96,10 +96,10 @@ class RunTracking:
 
         return observe if self._tracking.wanted else view
 
-    def server_beside(
+    def server_observer(
         self, view: Callable[[ServerWatch], None] | None
     ) -> Callable[[ServerWatch], None] | None:
-        """None: nobody looks, and nothing needs to be counted."""
+        """None: there is no observer, and nothing needs to be counted."""
         from fedoptima.analysis.metrics import Moment
 
         def observe(watch: ServerWatch) -> None:

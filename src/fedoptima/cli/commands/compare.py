@@ -18,7 +18,7 @@ import fedoptima.cli.options as options
 from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import FAILED, INTERRUPTED, complain
 from fedoptima.cli.interrupt import Interrupt
-from fedoptima.cli.logs import said_on
+from fedoptima.cli.logs import log_to_console
 from fedoptima.cli.recipe_options import read_recipe
 from fedoptima.cli.views.comparison_progress import pool_view
 from fedoptima.core.errors import ConfigError
@@ -163,7 +163,7 @@ def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Compa
     try:
         with (
             Interrupt() as interrupted,
-            said_on(stderr(), logging.WARNING),
+            log_to_console(stderr(), logging.WARNING),
             pool_view(quiet=quiet) as view,
         ):
             return run(observer=view.show, interrupted=interrupted)
@@ -175,7 +175,7 @@ def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Compa
 
 
 def _show(comparison: Comparison) -> None:
-    """Methods are columns here: a line a figure fits in 80 columns, a line a method does not."""
+    """Methods are columns: one line per figure fits in 80 columns, one line per method does not."""
     from fedoptima.comparison.table import SPREAD, lines, notes
 
     about, console = comparison.about, stdout()

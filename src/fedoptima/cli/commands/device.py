@@ -12,7 +12,7 @@ import fedoptima.cli.options as options
 from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED, explained, leave_at_once, warn
 from fedoptima.cli.interrupt import Interrupt
-from fedoptima.cli.logs import said_on
+from fedoptima.cli.logs import log_to_console
 
 if TYPE_CHECKING:
     from fedoptima.experiments.join import DeviceSetup
@@ -124,7 +124,7 @@ def _work(setup: DeviceSetup, *, quiet: bool) -> None:
     from fedoptima.experiments.simulated_run import Interrupted
 
     level = logging.WARNING if quiet else logging.INFO
-    with said_on(stderr(), level), Interrupt(LOG.warning) as interrupted:
+    with log_to_console(stderr(), level), Interrupt(LOG.warning) as interrupted:
         try:
             LOG.info("%s is done: %s", setup.name, run_device(setup, stopped=interrupted))
         except (Interrupted, KeyboardInterrupt) as stop:

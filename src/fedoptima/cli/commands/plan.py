@@ -16,7 +16,7 @@ import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import brief, mebibytes, percent
 from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import warn
-from fedoptima.cli.logs import said_on
+from fedoptima.cli.logs import log_to_console
 from fedoptima.cli.recipe_options import naming, read_recipe
 from fedoptima.cli.views.progress import view_of
 
@@ -46,7 +46,7 @@ def plan(
 
     with (
         naming(recipe),
-        said_on(stderr(), logging.WARNING),
+        log_to_console(stderr(), logging.WARNING),
         view_of(changed, quiet=as_json) as view,
     ):
         experiment = prepare(changed, progress=view.reading, dry=True)

@@ -10,7 +10,7 @@ import typer
 import fedoptima.cli.options as options
 from fedoptima.cli.console import stdout
 from fedoptima.cli.errors import FAILED
-from fedoptima.cli.views.record_progress import Counting
+from fedoptima.cli.views.record_progress import RecordCounter
 
 if TYPE_CHECKING:
     from fedoptima.verification.replay import Replay, Weights
@@ -33,7 +33,7 @@ def replay(
     """
     from fedoptima.verification.replay import replay as replay_run
 
-    with Counting(quiet=quiet) as progress:
+    with RecordCounter(quiet=quiet) as progress:
         outcome = replay_run(run, weights=weights, progress=progress)
     if as_json:
         typer.echo(outcome.to_json())

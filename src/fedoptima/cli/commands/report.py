@@ -11,7 +11,7 @@ from rich.text import Text
 import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import megabytes
 from fedoptima.cli.console import stdout
-from fedoptima.cli.views.record_progress import Counting
+from fedoptima.cli.views.record_progress import RecordCounter
 
 if TYPE_CHECKING:
     from fedoptima.reporting.report import Report
@@ -40,7 +40,7 @@ def report(
     """
     from fedoptima.reporting.report import report as make_report
 
-    with Counting(quiet=quiet) as progress:
+    with RecordCounter(quiet=quiet) as progress:
         made = make_report(runs, out=out, advice=advice, progress=progress)
     if as_json:
         typer.echo(made.to_json())

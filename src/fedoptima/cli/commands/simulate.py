@@ -15,7 +15,7 @@ import fedoptima.cli.options as options
 from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.interrupt import Interrupt
-from fedoptima.cli.logs import said_on
+from fedoptima.cli.logs import log_to_console
 from fedoptima.cli.recipe_options import naming, read_recipe
 from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.cli.views.outcome import show_result
@@ -126,11 +126,11 @@ def _watched(
     try:
         with (
             Interrupt() as interrupted,
-            said_on(stderr(), logging.WARNING),
+            log_to_console(stderr(), logging.WARNING),
             tracking(quiet=quiet) as tracked,
             view_of(recipe, quiet=quiet, folder=folder) as view,
         ):
-            observer = tracked.simulation_beside(view.training)
+            observer = tracked.simulation_observer(view.training)
             result = run(observer=observer, progress=view.reading, interrupted=interrupted)
             tracked.finish(result)
             return result

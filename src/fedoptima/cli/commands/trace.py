@@ -13,7 +13,7 @@ from rich.text import Text
 import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import counted, duration
 from fedoptima.cli.console import plain_table, stdout
-from fedoptima.cli.views.record_progress import Counting
+from fedoptima.cli.views.record_progress import RecordCounter
 
 if TYPE_CHECKING:
     from fedoptima.analysis.overview import NodeLine, Overview, Wait
@@ -48,7 +48,7 @@ def trace(
     """
     from fedoptima.reporting.trace_export import trace as trace_run
 
-    with Counting(quiet=quiet) as tell:
+    with RecordCounter(quiet=quiet) as tell:
         read = partial(tell, f"reading {run}")
         traced = trace_run(run, perfetto=perfetto, csv=csv, progress=read)
     if as_json:
@@ -74,7 +74,7 @@ def _show(traced: Traced) -> None:
     console.print()
     _show_nodes(overview)
     console.print()
-    table = plain_table("what nodes were told", "times")
+    table = plain_table("event", "times")
     for name, count in overview.events.items():
         table.add_row(name, f"{count:,}")
     console.print(table)

@@ -1,4 +1,4 @@
-"""What is seen of many runs side by side: a bar for each on a terminal, lines elsewhere."""
+"""Progress of many runs side by side: a bar for each on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class PoolView(Protocol):
 
 def pool_view(*, quiet: bool) -> PoolView:
     if quiet:
-        return Silent()
+        return SilentPool()
     console = stderr()
     live = console.is_terminal and not console.is_dumb_terminal
-    return Bars() if live else Lines()
+    return PoolBars() if live else PoolLines()
 
 
-class Silent:
-    def __enter__(self) -> Silent:
+class SilentPool:
+    def __enter__(self) -> SilentPool:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -49,7 +49,7 @@ class Silent:
         pass
 
 
-class Lines(Silent):
+class PoolLines(SilentPool):
     """A line when a run begins and when it ends, and now and then while it goes on."""
 
     def __init__(self) -> None:
@@ -70,13 +70,13 @@ class Lines(Silent):
                 console.file.flush()
 
 
-class Bars(Silent):
+class PoolBars(SilentPool):
     def __init__(self) -> None:
         self._console = stderr()
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._last = 0.0
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> PoolBars:
         self._live.start()
         return self
 
@@ -91,7 +91,7 @@ class Bars(Silent):
 
 
 def picture(states: Sequence[RunState], height: int) -> RenderableType:
-    """A bar a run; where they are too many for the screen, only those that go on."""
+    """One bar per run; where they are too many for the screen, only those that go on."""
     over = sum(state.over for state in states)
     grid = Table.grid(padding=(0, 1))
     shown = states

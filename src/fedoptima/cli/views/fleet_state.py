@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedoptima.analysis.formatting import brief, counted, roughly
-from fedoptima.cli.views.progress import State
+from fedoptima.analysis.formatting import brief, counted, listed, roughly
+from fedoptima.cli.views.progress import RunProgress
 
 if TYPE_CHECKING:
     from fedoptima.analysis.fleet import DeviceFacts
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from fedoptima.core.types import NodeId
     from fedoptima.experiments.server_run import ServerWatch
 
-_NAMED = 8  # devices in a line
+_NAMED = 8  # devices in a sentence
 
 
 @dataclass(frozen=True)
@@ -29,24 +28,24 @@ class DeviceRow:
     behind: int | None  # versions
     used: int  # by the server: batches of activations, or updates where nothing else is sent
     usage: Usage | None  # None: none of its records has come yet
-    unseen: float  # seconds since the last sign of life
+    unseen: float  # seconds since it was last heard of
 
 
 @dataclass(frozen=True)
 class FleetState:
-    course: State
+    course: RunProgress
     version: int
     used: int
     what_is_used: str
     server: str  # what it does
     usage: Usage
     waiting: str  # for whom, before the training begins
-    devices: tuple[DeviceRow, ...]  # those in trouble first
+    devices: tuple[DeviceRow, ...]  # those with a problem first
     errors: tuple[str, ...]  # the last one of each device that had any
 
     @classmethod
-    def of(cls, watch: ServerWatch, complaints: dict[str, str]) -> FleetState:
-        """``complaints``: what was logged of devices, beside what the run's records say."""
+    def of(cls, watch: ServerWatch, logged: dict[str, str]) -> FleetState:
+        """``logged``: devices' errors from the log, beside what the run's records say."""
         from fedoptima.core.method import ServerTraining
         from fedoptima.core.types import SERVER
 
@@ -74,7 +73,7 @@ class FleetState:
             name: f"{name}: {facts.error}" for name, facts in fleet.devices.items() if facts.error
         }
         return cls(
-            course=State.of(
+            course=RunProgress.of(
                 watch.setup.recipe,
                 core.progress,
                 now=now,
@@ -89,20 +88,15 @@ class FleetState:
             usage=usage[SERVER],
             waiting="" if fleet.began is not None else _waiting(watch, now),
             devices=tuple(sorted(rows, key=lambda row: row.well)),
-            errors=tuple((errors | complaints).values()),
+            errors=tuple((errors | logged).values()),
         )
 
     def line(self) -> str:
         if self.waiting:
             return self.waiting
         away = [row.name for row in self.devices if row.gflops and not row.well]
-        missing = f", not here: {listed(away)}" if away else ""
+        missing = f", not here: {listed(away, _NAMED)}" if away else ""
         return self.course.line() + missing
-
-
-def listed(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _in_words(facts: DeviceFacts, now: float) -> str:
@@ -123,7 +117,7 @@ def _waiting(watch: ServerWatch, now: float) -> str:
         return f"dividing the model between the server and {counted(len(here), 'device')}"
     text = f"{len(here)} of {counted(wanted, 'device')} here"
     if here:
-        text += f": {listed(here)}"
+        text += f": {listed(here, _NAMED)}"
     readying = len(core.sessions) - len(here)
     if readying:
         text += f"; {readying} getting ready"

@@ -1,4 +1,4 @@
-"""The live picture of a run over the network: one row a node, at most 100 columns wide."""
+"""The live picture of a run over the network: one row per node, at most 100 columns wide."""
 
 from __future__ import annotations
 

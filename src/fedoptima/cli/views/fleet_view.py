@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.live import Live
 
-from fedoptima.cli.logs import Complaints, attached
+from fedoptima.cli.logs import DeviceErrors, attached
 from fedoptima.cli.views.fleet_state import FleetState
 from fedoptima.cli.views.fleet_table import picture
 from fedoptima.cli.views.progress import REFRESH, Cadence, bar, shows_live, title
@@ -39,11 +39,11 @@ class FleetView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._complaints = Complaints()
+        self._device_errors = DeviceErrors()
         self._stack = ExitStack()
 
     def __enter__(self) -> FleetView:
-        self._stack.enter_context(attached(self._complaints))
+        self._stack.enter_context(attached(self._device_errors))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -80,7 +80,7 @@ class FleetLines(FleetView):
         fleet = watch.live.fleet
         news = (len(fleet.accuracies), fleet.planning, len(watch.node.machine.members))
         if self._cadence.due(news):
-            self._print(FleetState.of(watch, self._complaints.fresh()).line())
+            self._print(FleetState.of(watch, self._device_errors.fresh()).line())
 
     def _print(self, line: str) -> None:
         self._console.print(line, soft_wrap=True)
@@ -109,7 +109,7 @@ class FleetTable(FleetView):
 
     def observe(self, watch: ServerWatch) -> None:
         if self._is_time():
-            state = FleetState.of(watch, self._complaints.fresh())
+            state = FleetState.of(watch, self._device_errors.fresh())
             height = self._console.height
             self._live.update(picture(self._title, state, height=height), refresh=True)
 

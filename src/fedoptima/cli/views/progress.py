@@ -45,7 +45,7 @@ class View(Protocol):
 def view_of(recipe: Recipe, *, quiet: bool, folder: Path | None = None) -> View:
     """With a folder it is named first: a run that is killed can be found and resumed."""
     if quiet:
-        return Silent()
+        return SilentView()
     console = stderr()
     if folder is not None:
         console.print(f"{title(recipe)}, in {folder}", soft_wrap=True)
@@ -60,8 +60,8 @@ def shows_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
-class Silent:
-    def __enter__(self) -> Silent:
+class SilentView:
+    def __enter__(self) -> SilentView:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -74,7 +74,7 @@ class Silent:
         pass
 
 
-class LineView(Silent):
+class LineView(SilentView):
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._cadence = Cadence()
@@ -111,7 +111,7 @@ class Cadence:
         return True
 
 
-class LiveView(Silent):
+class LiveView(SilentView):
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._speed = _Speed()
@@ -146,7 +146,7 @@ class LiveView(Silent):
         return True
 
 
-def _picture(state: State, events_per_second: float) -> RenderableType:
+def _picture(state: RunProgress, events_per_second: float) -> RenderableType:
     return Group(
         bar("training", state.share, state.done),
         Text(f"virtual time {duration(state.seconds)}   {state.accuracy_text}"),
@@ -177,7 +177,7 @@ class _Speed:
 
 
 @dataclass(frozen=True)
-class State:
+class RunProgress:
     """How far a run is, in the figures that are shown."""
 
     seconds: float
@@ -198,7 +198,7 @@ class State:
         began: float,
         measured: Sequence[float],
         usage: Mapping[NodeId, Usage],
-    ) -> State:
+    ) -> RunProgress:
         """``measured``: the accuracies so far."""
         from fedoptima.core.types import SERVER
 
@@ -230,8 +230,8 @@ class State:
         return f"{duration(self.seconds)}, {self.done}, {self.accuracy_text}, {self.busy_text}"
 
 
-def _state_of(watch: SimulationWatch, recipe: Recipe) -> State:
-    return State.of(
+def _state_of(watch: SimulationWatch, recipe: Recipe) -> RunProgress:
+    return RunProgress.of(
         recipe,
         watch.simulation.server.machine.progress,
         now=watch.simulation.now,

@@ -1,18 +1,15 @@
-"""How far something is that goes through a run's records: trace, report and replay."""
+"""Progress of commands that go through a run's records: trace, report and replay."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from rich.text import Text
 
 from fedoptima.cli.console import stderr
 from fedoptima.cli.views.progress import Cadence, shows_live
+from fedoptima.trace.record import RecordProgress
 
-Tell = Callable[[str, int], None]  # what is done, and how many records are
 
-
-class Counting:
+class RecordCounter:
     """A line that is written over on a terminal, else now and then a line; all on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -21,16 +18,16 @@ class Counting:
         self._cadence = Cadence()
         self._status = self._console.status("") if shows_live(self._console) else None
 
-    def __enter__(self) -> Tell:
+    def __enter__(self) -> RecordProgress:
         if self._status and not self._quiet:
             self._status.start()
-        return self._tell
+        return self._show
 
     def __exit__(self, *error: object) -> None:
         if self._status:
             self._status.stop()
 
-    def _tell(self, what: str, records: int) -> None:
+    def _show(self, what: str, records: int) -> None:
         if self._quiet:
             return
         line = f"{what}: {records:,} records" if records else what
