@@ -120,16 +120,31 @@ def test_a_simulations_cap_is_not_that_of_the_devices_expected_over_the_network(
     assert made.views[0].description.activation_cap == 32
 
 
-def test_a_report_needs_no_method_that_can_be_built(folder: Path, tmp_path: Path) -> None:
-    foreign = shutil.copytree(folder / "a", tmp_path / "foreign")
-    trace = foreign / "trace.jsonl.gz"
+def described_as(run: Path, **facts: object) -> Path:
+    trace = run / "trace.jsonl.gz"
     header, *lines = gzip.decompress(trace.read_bytes()).split(b"\n")
-    plain = json.loads(header)
-    plain["method"] = {"name": "of_others", "cleverness": 9}
-    plain["activation_cap"] = 77
-    trace.write_bytes(gzip.compress(b"\n".join([json.dumps(plain).encode(), *lines])))
+    changed = json.dumps({**json.loads(header), **facts}).encode()
+    trace.write_bytes(gzip.compress(b"\n".join([changed, *lines])))
+    return run
+
+
+def test_a_report_needs_no_method_that_can_be_built(folder: Path, tmp_path: Path) -> None:
+    method = {"name": "of_others", "cleverness": 9}
+    copy = shutil.copytree(folder / "a", tmp_path / "foreign")
+    foreign = described_as(copy, method=method, activation_cap=77)
     made = report([foreign], out=tmp_path / "r.html", advice=False)
     assert (made.views[0].method, made.views[0].description.activation_cap) == ("of_others", 77)
+
+
+def test_a_recipe_of_another_version_is_reported_without_advice(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(folder / "a", tmp_path / "other")
+    other = described_as(copy, recipe={"name": "other", "seed": 1, "new_table": {}})
+    made = report([other], out=tmp_path / "r.html")
+    assert made.advice is not None
+    assert "the recipe cannot be rerun here" in made.advice.reason
+    assert made.views[0].records > 0
 
 
 def test_a_run_that_was_cut_off_is_reported_so_far(folder: Path, tmp_path: Path) -> None:

@@ -93,9 +93,7 @@ def report(
     found = None
     if advice:
         progress("looking for what would help", 0)
-        source = sources[chosen]
-        recipe = validate(Recipe, dict(source.run.recipe), str(source.trace))
-        found = advise(recipe, views[chosen])
+        found = _advice(sources[chosen], views[chosen])
     progress("drawing", 0)
     label = views[chosen].label
     paragraphs = found.paragraphs() if found else []
@@ -145,6 +143,14 @@ def _compared(folder: Path) -> list[Path]:
         runs = [folder / f"{method}-seed{seed}" for method, seed in pairs]
     traces = [RunFiles(run).trace for run in runs]
     return [trace for trace in traces if trace.is_file()]
+
+
+def _advice(source: _Source, view: RunView) -> Advice:
+    try:
+        recipe = validate(Recipe, dict(source.run.recipe), str(source.trace))
+    except ConfigError as error:  # of another version: all else can be shown
+        return Advice(f"the recipe cannot be rerun here ({error})")
+    return advise(recipe, view)
 
 
 def _named(progress: RecordProgress, label: str) -> Callable[[int], None]:
