@@ -20,7 +20,7 @@ from fedoptima.core.types import NodeId
 class Fleet:
     """How many devices there are, as far as a barrier needs to know."""
 
-    members: int  # connected now
+    members: int  # connected now, or expected back after a restart
     known: int  # ever joined
 
 

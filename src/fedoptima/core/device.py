@@ -21,6 +21,7 @@ from fedoptima.core.events import (
     JobFailed,
     Received,
     Rejected,
+    Restarted,
     TimerFired,
 )
 from fedoptima.core.job_slot import JobSlot
@@ -114,7 +115,7 @@ class DeviceCore:
                 return self._job_done(event)
             case JobFailed(_, _, error, diverged):
                 return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]
-            case TimerFired() | Evaluated() | EvaluationFailed():
+            case TimerFired() | Evaluated() | EvaluationFailed() | Restarted():
                 raise InvariantBroken(f"a device was told {event}")
 
     # ---- connection --------------------------------------------------------------------------

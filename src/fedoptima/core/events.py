@@ -24,6 +24,11 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    """The server's process is a new one: all its sessions are lost, and `Disconnected` follows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     sender: NodeId
     session: int
@@ -78,6 +83,7 @@ class TimerFired:
 Event = (
     Connected
     | Disconnected
+    | Restarted
     | Received
     | Rejected
     | JobDone

@@ -23,6 +23,7 @@ from fedoptima.core.events import (
     JobFailed,
     Received,
     Rejected,
+    Restarted,
     TimerFired,
 )
 from fedoptima.core.jobs import PlanRun
@@ -45,7 +46,7 @@ class ServerPhase(Enum):
     STOPPED = "stopped"
 
 
-GATHER, TIME_LIMIT = "gather", "time limit"  # timers
+GATHER, REJOIN, TIME_LIMIT = "gather", "rejoin", "time limit"  # timers
 
 
 class ServerCore:
@@ -78,11 +79,6 @@ class ServerCore:
     def sessions(self) -> Mapping[NodeId, int]:
         """Who is connected, and under which number."""
         return self._roster.sessions
-
-    @property
-    def has_barrier(self) -> bool:
-        """Does a merge wait for all who are there?"""
-        return self.training.aggregation.closes_round
 
     def leaving_order(self) -> list[tuple[NodeId, int]]:
         """Every session, in the order in which they end when all end at once.
@@ -134,6 +130,8 @@ class ServerCore:
             case Rejected(device, session, error, diverged):
                 current = self._roster.is_current(device, session)
                 return self._rejected(device, error, diverged) if current else []
+            case Restarted():
+                return self._wait_for_all()
             case JobDone():
                 begun = self._begin() if isinstance(event.job, PlanRun) else []
                 return begun + self.training.job_done(event, self._now)
@@ -216,6 +214,13 @@ class ServerCore:
         running = self.phase is ServerPhase.RUNNING
         return self.training.leave(device, self._now) if member and running else []
 
+    def _wait_for_all(self) -> list[Effect]:
+        """Behind a barrier, until all who were there before a restart are back."""
+        if self.phase is not ServerPhase.RUNNING or not self.training.expect_all_back():
+            return []
+        patience = self._settings.patience
+        return [] if patience is None else [self._set_timer(REJOIN, self._now + patience)]
+
     # ---- before the run ----------------------------------------------------------------------
 
     def _plan_when_complete(self) -> list[Effect]:
@@ -256,7 +261,7 @@ class ServerCore:
                 return self._begin_planning() if self._roster.members else []
             case "time limit", ServerPhase.RUNNING:
                 self.progress.closing = f"{self._settings.stop.seconds:g} seconds are over"
-            case (("credit" | "barrier"), ServerPhase.RUNNING):
+            case (("credit" | "barrier" | "rejoin"), ServerPhase.RUNNING):
                 return self.training.wake(key, self._now)
         return []
 

@@ -38,6 +38,7 @@ class Training:
         self._trains = method.training is not ServerTraining.NONE
         self._settings = settings
         self._plan = ""
+        self._expected: dict[NodeId, None] = {}  # there before a restart, and not all back yet
         self._reconsider_due = False  # somebody left, or a barrier's time is over
         self.scheduler = method.scheduler()
         self.flow = method.flow()
@@ -74,6 +75,8 @@ class Training:
         program = replace(self._program, micro_batches=parts)
         iterations = self._settings.iterations_for(samples)
         self.scheduler.join(device)
+        if all(expected in self.roster.members for expected in self._expected):
+            self._expected.clear()
         return [
             self.roster.send(device, Assignment(self._plan, program, iterations)),
             *self.roster.turn_on(self.flow.joined(device, now)),
@@ -96,6 +99,13 @@ class Training:
         self._reconsider_due = True  # a barrier that waited only for this device opens
         dropped = self.scheduler.leave(device)
         return self.roster.turn_on(self.flow.left(device, dropped, now))
+
+    def expect_all_back(self) -> bool:
+        """The server was restarted. A barrier would open for the first device that is back, and
+        merge a round of one: it waits for all who were there. False where there is no barrier."""
+        if self.aggregation.closes_round:
+            self._expected |= dict.fromkeys(self.roster.members)
+        return bool(self._expected)
 
     def take_activations(self, device: NodeId, batch: ActivationBatch, now: float) -> list[Effect]:
         if not self._trains:
@@ -225,7 +235,9 @@ class Training:
         return self.models.send(devices, self.roster, self.progress.share(now))
 
     def _fleet(self) -> Fleet:
-        return Fleet(len(self.roster.members), len(self.roster.samples))
+        members = self.roster.members
+        away = sum(device not in members for device in self._expected)
+        return Fleet(len(members) + away, len(self.roster.samples))
 
     # ---- time --------------------------------------------------------------------------------
 
@@ -238,10 +250,12 @@ class Training:
 
     def wake(self, key: str, now: float) -> list[Effect]:
         """A deadline has come."""
-        if key == BARRIER:
-            self._reconsider_due = True
-            return []
-        return self.roster.turn_on(self.flow.expire(now))
+        if key == CREDIT:
+            return self.roster.turn_on(self.flow.expire(now))
+        if key != BARRIER:  # who is not back by now is not waited for any longer
+            self._expected.clear()
+        self._reconsider_due = True
+        return []
 
     def check(self) -> None:
         self.roster.check()

@@ -179,7 +179,6 @@ class _ServerRun:
             run=restored.run if restored else secrets.token_hex(8),
             incarnation=restored.incarnation + 1 if restored else 0,
             checkpointer=checkpointer,
-            patience=recipe.deploy.patience,
             device_traces=self._directory.devices,
             log=LOG,
         )

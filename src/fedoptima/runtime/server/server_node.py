@@ -21,6 +21,7 @@ from fedoptima.core.events import (
     Event,
     Metrics,
     Received,
+    Restarted,
 )
 from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import Message, Stop
@@ -32,7 +33,6 @@ from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.node import Node
 from fedoptima.runtime.server.checkpoint import Restored
 from fedoptima.runtime.server.checkpointer import Checkpointer
-from fedoptima.runtime.server.rejoin import Homecoming
 from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.trace.device_trace import DeviceTrace
 from fedoptima.trace.run_folder import device_trace
@@ -60,7 +60,6 @@ class ServerNode(Node):
         run: str,
         incarnation: int,
         checkpointer: Checkpointer | None,
-        patience: float = 60.0,
         device_traces: Path | None,
         log: logging.Logger,
     ) -> None:
@@ -78,8 +77,6 @@ class ServerNode(Node):
             1, thread_name_prefix="evaluation", initializer=prepare_thread
         )
         self._interrupted = False
-        self._patience = patience
-        self._homecoming = Homecoming((), patience, self._welcome_back)  # no device is away
 
     # ---- sessions ----------------------------------------------------------------------------
 
@@ -91,9 +88,6 @@ class ServerNode(Node):
     def opened(self, session: Session) -> None:
         self.sessions[session.device] = session
         self.log.info("%s connected from %s", session.device, session.peer)
-        if not self._homecoming.over:
-            self._homecoming.opened(session)
-            return
         self.tell(Connected(session.device, session.number))
 
     def closed(self, session: Session, why: str = "") -> None:
@@ -101,9 +95,6 @@ class ServerNode(Node):
         if self.sessions.get(session.device) is not session:
             return
         del self.sessions[session.device]
-        if self._homecoming.holds(session):
-            self._homecoming.closed(session)
-            return
         machine, device = self.machine, session.device
         # One that has failed is no session of the core's any more.
         early = device in machine.sessions and device not in machine.members
@@ -116,9 +107,6 @@ class ServerNode(Node):
             return
         self.engine.admit(message)
         message = self.engine.receive(message)
-        if self._homecoming.holds(session):
-            self._homecoming.received(session, message)
-            return
         self.tell(Received(session.device, session.number, message))
 
     def reject(self, session: Session, error: ProtocolViolation) -> None:
@@ -240,16 +228,9 @@ class ServerNode(Node):
             self.start(restored.running)
         for key, at in restored.timers.items():
             self.set_timer(key, at)
-        if self.machine.has_barrier:
-            expected = list(self.machine.members)
-            self._homecoming = Homecoming(expected, self._patience, self._welcome_back)
+        self.tell(Restarted())
         for device, session in self.machine.leaving_order():
             self.tell(Disconnected(device, session))
-
-    def _welcome_back(self, session: Session, messages: list[Message]) -> None:
-        self.tell(Connected(session.device, session.number))
-        for message in messages:
-            self.tell(Received(session.device, session.number, message))
 
     def interrupt(self) -> None:
         """Stop where the run can be resumed: now, or when the running job is done."""
@@ -269,7 +250,6 @@ class ServerNode(Node):
     async def shut_down(self) -> None:
         """After the end: what is on its way to the disk gets there."""
         self.close()
-        self._homecoming.close()
         if self._checkpointer is not None:
             await self._checkpointer.close()
         self._evaluator.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,102 @@
+"""After a server's restart: a barrier waits until all who were there are back."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedoptima.core.events import Restarted
+from fedoptima.core.jobs import Merge
+from fedoptima.core.method import Method
+from tests.support.bench import ServerBench, running_server, update
+from tests.support.rows import Options, fedasync, fl, splitfed
+
+
+def restarted_server(method: Method, *names: str) -> ServerBench:
+    """A run of these devices whose server has just been restarted."""
+    bench = running_server(method, *names, patience=60.0)
+    restart(bench)
+    return bench
+
+
+def restart(bench: ServerBench) -> None:
+    bench.tell(Restarted())
+    for device, _ in bench.server.leaving_order():
+        bench.leaves(device)
+    while bench.running is not None:  # copies are closed
+        bench.done()
+
+
+def is_back(bench: ServerBench, name: str) -> None:
+    """It brings along an update that it has finished meanwhile."""
+    bench.joins(name, version=0, pending=f"{name}/0/5")
+    bench.says(name, update(f"{name}/0/5"))
+
+
+@pytest.mark.parametrize("method", [fl, splitfed])
+def test_a_barrier_opens_when_all_are_back(method: type[Method]) -> None:
+    bench = restarted_server(method(), "a", "b", "c")
+    for name in ("c", "a"):
+        is_back(bench, name)
+        assert bench.running is None, "merged a round without those who were still to come"
+    is_back(bench, "b")
+    assert isinstance(bench.job, Merge)
+    assert [part.device for part in bench.job.parts] == ["a", "b", "c"]
+
+
+def test_when_patience_is_over_those_who_are_back_go_on() -> None:
+    bench = restarted_server(fl(), "a", "b")
+    is_back(bench, "b")
+    assert bench.timers["rejoin"] == 60.0
+    bench.fire("rejoin")
+    assert isinstance(bench.job, Merge)
+
+
+def test_one_that_goes_again_is_still_waited_for() -> None:
+    bench = restarted_server(fl(), "a", "b", "c")
+    bench.joins("a")
+    bench.leaves("a")
+    for name in ("b", "c"):
+        is_back(bench, name)
+    assert bench.running is None
+    is_back(bench, "a")
+    assert isinstance(bench.job, Merge)
+
+
+def test_when_all_are_back_one_that_leaves_is_not_waited_for() -> None:
+    bench = restarted_server(fl(), "a", "b")
+    bench.joins("a")
+    is_back(bench, "b")
+    bench.leaves("a")
+    assert isinstance(bench.job, Merge)
+    assert [part.device for part in bench.job.parts] == ["b"]
+
+
+def test_a_second_restart_waits_for_those_the_first_one_waited_for() -> None:
+    bench = restarted_server(fl(), "a", "b")
+    bench.joins("b")
+    bench.now = 10.0
+    restart(bench)
+    assert bench.timers["rejoin"] == 70.0
+    is_back(bench, "b")
+    assert bench.running is None
+    is_back(bench, "a")
+    assert isinstance(bench.job, Merge)
+
+
+def test_a_newcomer_is_waited_for_as_ever() -> None:
+    bench = restarted_server(fl(), "a")
+    bench.joins("new")
+    is_back(bench, "a")
+    assert bench.running is None
+
+
+def test_without_a_barrier_there_is_nothing_to_wait_for() -> None:
+    bench = restarted_server(fedasync(), "a", "b")
+    assert "rejoin" not in bench.timers
+    is_back(bench, "b")
+    assert isinstance(bench.job, Merge)
+
+
+def test_before_the_plan_a_restart_changes_nothing() -> None:
+    bench = ServerBench(fl(Options()))
+    assert bench.tell(Restarted()) == []
