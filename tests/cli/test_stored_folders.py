@@ -33,10 +33,13 @@ def test_the_result_of_a_finished_run_of_0_1_0_is_printed(call: Call) -> None:
     }
 
 
-def test_a_finished_run_of_0_1_0_replays(call: Call) -> None:
+def test_a_finished_run_of_0_1_0_is_not_replayed_by_a_server_that_decides_otherwise(
+    call: Call,
+) -> None:
     said = call("replay", str(STORED / "finished"))
-    assert said.code == 0
-    assert "identical" in said.out
+    assert said.code == 2
+    assert "a trace of fedoptima 0.1.0" in said.complaint
+    assert "replay it with that version" in said.complaint
 
 
 def test_the_facts_of_a_run_of_0_1_0_are_derived_from_its_recipe() -> None:

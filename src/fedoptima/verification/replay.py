@@ -25,7 +25,7 @@ from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import build_method, device_engine, prepare, server_settings
 from fedoptima.trace.description import Mode, RunDescription
-from fedoptima.trace.reader import read_trace
+from fedoptima.trace.reader import read_header, read_trace
 from fedoptima.trace.record import Record, RecordProgress
 from fedoptima.verification.core_replay import replay_trace
 from fedoptima.verification.difference import Difference
@@ -92,6 +92,11 @@ def replay(
     was given to the run as Python objects has to be given again for that.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
+    if read_header(run.trace)["schema"] == 1:
+        raise ConfigError(
+            f"{run.trace}: a trace of fedoptima 0.1.0, whose server decided some things otherwise "
+            "(what counts as an epoch, when a run ends): replay it with that version"
+        )
     given = Given(model, given_data(train, test, recipe.data.options), loss)
     recorded = _recorded_digest(run, dry) if weights else ""
     records = _counted(read_trace(run.trace), "replaying", progress)
