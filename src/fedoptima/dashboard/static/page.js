@@ -157,7 +157,7 @@ function tiles() {
 function nodes({ shown, matching, all, not_well: notWell }) {
   const items = shown.flatMap((each) => (each.error ? [each, { error: each.error }] : [each]));
   const body = byId("node-table").tBodies[0];
-  // A row and an error's row differ in shape: where the order changes, begin anew.
+  // A row and an error's row differ in shape: where the order changes, start over.
   const shape = items.map((item) => (item.name ? "r" : "e")).join("");
   if (body.dataset.shape !== shape) body.replaceChildren();
   body.dataset.shape = shape;

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the figures of the report. Everything it needs is in the page; it asks nobody for anything.
+// Draws the figures of the report. Everything it needs is in the page; it makes no requests.
 (() => {
   const report = JSON.parse(document.getElementById("report-data").textContent);
   const root = document.documentElement;
