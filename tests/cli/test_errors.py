@@ -97,8 +97,8 @@ def test_a_loss_that_is_not_a_number_fails_the_run_but_keeps_the_trace(
     wild = "training.device.learning_rate=1e30"
     answer = call("simulate", recipe, "--out", "here", "--set", wild)
     assert answer.code == 1
-    for word in ("nan", "learning rate 1e+30", "lower the learning rate", "here/trace.jsonl.gz"):
-        assert word in answer.complaint
+    for word in ("NaN", "lower the learning rate", "here/trace.jsonl.gz"):
+        assert answer.complaint.count(word) == 1  # not once for every device
     assert Path("here/trace.jsonl.gz").stat().st_size > 0
 
 

@@ -116,11 +116,20 @@ class Simulation:
 
     def _who_is_left(self) -> str:
         away = sorted(name for name, device in self.devices.items() if not device.connected)
-        troubles = [f"{name}: {d.trouble}" for name, d in self.devices.items() if d.trouble]
-        if len(troubles) == len(self.devices):
-            return f"every device has failed or was dropped: {_first_of(troubles)}"
+        by_reason: dict[str, list[str]] = {}
+        for name, device in self.devices.items():
+            by_reason.setdefault(device.trouble, []).append(name)
+        fine = by_reason.pop("", [])
+        troubles = _first_of(
+            [
+                f"{', '.join(names[:3])}{' ...' * (len(names) > 3)}: {why}"
+                for why, names in by_reason.items()
+            ]
+        )
+        if not fine:
+            return f"every device has failed or was dropped: {troubles}"
         if len(away) == len(self.devices):
-            why = f" ({_first_of(troubles)})" if troubles else ""
+            why = f" ({troubles})" if troubles else ""
             return (
                 f"every device has left for good{why}; let some of them return, or end the run "
                 "earlier"
