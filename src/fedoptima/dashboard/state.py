@@ -37,7 +37,7 @@ def sections(
     known: RunAccounts,
     reading: Reading,
 ) -> dict[str, object]:
-    """``kept``: the run's summary.json, once there is one. None: its config.json is not there yet."""
+    """``kept``: the run's summary.json, once there is one; ``description``: likewise."""
     summary = known.accounts.summary()
     return {
         "run": {"name": run.name, **about(description)},
