@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedoptima.analysis.idle_time import Usage, UsageAccount
 from fedoptima.analysis.spans import Span, SpanAccount
-from fedoptima.analysis.usage import Usage, UsageAccount
 from fedoptima.core.effects import Effect, Halt, Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received
 from fedoptima.core.jobs import (

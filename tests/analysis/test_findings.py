@@ -8,9 +8,9 @@ import pytest
 
 from fedoptima.analysis import findings as words
 from fedoptima.analysis.balance import Contribution
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
-from fedoptima.analysis.usage import Usage
 from fedoptima.core.effects import Halt
 from fedoptima.core.types import SERVER, NodeId
 from tests.reporting.views import (

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedoptima.analysis.idle_time import Usage, UsageAccount
 from fedoptima.analysis.spans import Kind, Span
-from fedoptima.analysis.usage import Usage, UsageAccount
 from fedoptima.core.effects import Halt, Run, Send
 from fedoptima.core.events import Received, TimerFired
 from fedoptima.core.jobs import ExportModel

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedoptima.analysis.bins import FoldingBins, Overlaps, RecentBins
+from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.spans import Kind, Span
 from fedoptima.analysis.timeline import BINS, MOST_EXACT, Timeline, TimelineAccount
-from fedoptima.analysis.usage import UsageAccount
 from fedoptima.core.effects import Send
 from fedoptima.core.events import Received, TimerFired
 from fedoptima.core.messages import ActivationBatch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.reporting.html import Page, render
 from fedoptima.reporting.report import Report, report
+from fedoptima.reporting.report_page import Page, render
 from tests.browser.layout import assert_readable
 from tests.browser.subjects import DEVICES, train
 from tests.browser.visits import LAPTOP, PHONE, SCHEMES, Browsers, Visit

@@ -17,8 +17,8 @@ pytest.importorskip("prometheus_client", reason="needs pip install 'fedoptima[tr
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedoptima.analysis.formatting import brief, percent
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.summary import Summary
-from fedoptima.analysis.usage import Usage
 from fedoptima.comparison.rows import Figures
 from fedoptima.comparison.runner import compare
 from fedoptima.core.types import SERVER

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedoptima.analysis.usage import Usage
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.cli.logs import DeviceErrors, attached, log_to_console, log_to_file
 from fedoptima.cli.views.fleet_state import DeviceRow, FleetState
 from fedoptima.cli.views.fleet_table import MOST_ROWS, picture

@@ -13,8 +13,8 @@ pytest.importorskip("prometheus_client", reason="needs pip install 'fedoptima[tr
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.live_accounts import LiveAccounts
-from fedoptima.analysis.usage import Usage
 from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.config.load import load_recipe
 from fedoptima.experiments.simulated_run import SimulationWatch

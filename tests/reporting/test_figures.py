@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.run_view import RunView
-from fedoptima.analysis.usage import Usage
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.reporting.figures.course import course
 from fedoptima.reporting.figures.devices import ages, contributions, staleness

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import cache
 
 from fedoptima.analysis.curve import Point
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.run_view import RunView, view_of
 from fedoptima.analysis.spans import Kind
 from fedoptima.analysis.timeline import Lane
-from fedoptima.analysis.usage import Usage
 from fedoptima.core.effects import Halt
 from fedoptima.core.messages import Join
 from fedoptima.core.types import SERVER, NodeId

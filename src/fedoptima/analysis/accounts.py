@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fedoptima.analysis.balance import BalanceAccount
 from fedoptima.analysis.curve import CourseAccount
+from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import MemoryAccount
 from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.staleness import StalenessAccount
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.traffic import TrafficAccount
-from fedoptima.analysis.usage import UsageAccount
 from fedoptima.core.types import SERVER
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from heapq import heappush, heappushpop
 
 from fedoptima.analysis.accounts import Accounts
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.spans import Kind, Span
-from fedoptima.analysis.usage import Usage
 from fedoptima.core.effects import Send
 from fedoptima.core.events import Event, JobDone, JobFailed, Received
 from fedoptima.core.messages import nbytes

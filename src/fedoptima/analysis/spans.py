@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from fedoptima.analysis.idle_time import NodeClock, UsageAccount
 from fedoptima.analysis.transfers import Transfer, TransferAccount
-from fedoptima.analysis.usage import NodeClock, UsageAccount
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,

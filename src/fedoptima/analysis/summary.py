@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from fedoptima.analysis.balance import Balance
 from fedoptima.analysis.curve import Point, Throughput, throughput
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.memory import Memory
 from fedoptima.analysis.staleness import Staleness
 from fedoptima.analysis.traffic import Traffic, Volume
-from fedoptima.analysis.usage import Usage
 from fedoptima.core.types import SERVER, NodeId
 
 _START = Point(0.0, 0.0, 0, 0, 0, None, None)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from fedoptima.analysis.bins import Bins, FoldingBins, Overlaps, RecentBins
+from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.spans import Kind, Span, SpanAccount
-from fedoptima.analysis.usage import UsageAccount
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.types import SERVER, NodeId

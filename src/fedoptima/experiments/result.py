@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.analysis.curve import Point
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.summary import Summary
-from fedoptima.analysis.usage import Usage
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.evaluate import evaluate
 from fedoptima.engine.payloads import Tensors

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.curve import CourseAccount
-from fedoptima.analysis.usage import UsageAccount
+from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, run_failed
 from fedoptima.engine.determinism import deterministic
 from fedoptima.experiments.metrics_file import MetricsFile

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from fedoptima.analysis.findings import AT_ITS_LIMIT
+from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
-from fedoptima.analysis.usage import UsageAccount
 from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.flow import CappedFlow

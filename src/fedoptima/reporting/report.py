@@ -17,7 +17,7 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.prediction.advice import Advice, advise
-from fedoptima.reporting.html import Page, plotly_source, render
+from fedoptima.reporting.report_page import Page, plotly_source, render
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.reader import read_description, read_trace
 from fedoptima.trace.record import RecordProgress

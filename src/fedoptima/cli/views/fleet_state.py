@@ -10,7 +10,7 @@ from fedoptima.cli.views.progress import RunProgress
 
 if TYPE_CHECKING:
     from fedoptima.analysis.fleet import DeviceFacts
-    from fedoptima.analysis.usage import Usage
+    from fedoptima.analysis.idle_time import Usage
     from fedoptima.core.types import NodeId
     from fedoptima.experiments.server_run import ServerWatch
 

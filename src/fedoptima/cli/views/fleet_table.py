@@ -15,7 +15,7 @@ from fedoptima.cli.views.progress import bar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedoptima.analysis.usage import Usage
+    from fedoptima.analysis.idle_time import Usage
     from fedoptima.cli.views.fleet_state import DeviceRow, FleetState
 
 MOST_ROWS = 30  # of devices

@@ -13,7 +13,7 @@ from fedoptima.cli.console import plain_table, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedoptima.analysis.usage import Usage
+    from fedoptima.analysis.idle_time import Usage
     from fedoptima.experiments.result import Result
 
 _MOST_DEVICES = 16  # shown one by one

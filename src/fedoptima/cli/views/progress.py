@@ -23,7 +23,7 @@ from fedoptima.analysis.formatting import accuracies, brief, duration, percent
 from fedoptima.cli.console import stderr
 
 if TYPE_CHECKING:
-    from fedoptima.analysis.usage import Usage
+    from fedoptima.analysis.idle_time import Usage
     from fedoptima.config.schema import Recipe
     from fedoptima.core.progress import Progress
     from fedoptima.core.types import NodeId

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
-from fedoptima.analysis.usage import Usage
 from fedoptima.reporting.figures.figure import (
     Figure,
     bars,

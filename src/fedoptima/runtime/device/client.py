@@ -20,8 +20,8 @@ from fedoptima.runtime.address import Address
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.device.backoff import Backoff
-from fedoptima.runtime.device.connection import ConnectionLost, DeviceLink
 from fedoptima.runtime.device.device_node import DeviceNode, NetworkDeviceEngine
+from fedoptima.runtime.device.link import ConnectionLost, DeviceLink
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.device.telemetry import Telemetry
 from fedoptima.runtime.operator_log import DeviceLog

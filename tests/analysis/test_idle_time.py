@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedoptima.analysis.usage import Usage, UsageAccount
+from fedoptima.analysis.idle_time import Usage, UsageAccount
 from fedoptima.core.effects import Halt, Run
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import Merge

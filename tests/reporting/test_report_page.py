@@ -12,7 +12,7 @@ import pytest
 
 from fedoptima.analysis.run_view import RunView
 from fedoptima.core.types import NodeId
-from fedoptima.reporting.html import Page, render
+from fedoptima.reporting.report_page import Page, render
 from tests.reporting.views import view
 
 pytest.importorskip("plotly", reason="plotly is an extra")
