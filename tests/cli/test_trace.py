@@ -13,7 +13,7 @@ import pytest
 from fedoptima.analysis.accounts import summarise
 from fedoptima.config.load import load_recipe
 from fedoptima.experiments.simulation import simulate
-from fedoptima.reporting.span_table import COLUMNS
+from fedoptima.reporting.trace_export import COLUMNS
 from tests.cli.conftest import TINY, Call
 from tests.reporting.perfetto_format import problems
 

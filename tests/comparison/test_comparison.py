@@ -7,10 +7,9 @@ from statistics import stdev
 
 import pytest
 
-from fedoptima.comparison.result import Comparison
+from fedoptima.comparison.result import Comparison, lines
 from fedoptima.comparison.rows import Figures, Moment, Run
 from fedoptima.comparison.spec import About
-from fedoptima.comparison.table import lines
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 

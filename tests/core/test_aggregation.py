@@ -10,6 +10,7 @@ from fedoptima.core.aggregation import (
     Buffered,
     Decision,
     Fleet,
+    Offer,
 )
 from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
@@ -30,14 +31,8 @@ def offer(
     fleet: Fleet = Fleet(members=3, known=3),  # noqa: B008 (frozen)
     now: float = 0.0,
 ) -> Decision:
-    decision = policy.offer(
-        device,
-        update(f"{device}/0/1", version=based_on),
-        samples=samples,
-        version=version,
-        fleet=fleet,
-        now=now,
-    )
+    handed_in = update(f"{device}/0/1", version=based_on)
+    decision = policy.offer(Offer(device, handed_in, samples, version, fleet, now))
     policy.check()
     return decision
 

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from fedoptima.data.registry import DATASETS, available, load_dataset
+from fedoptima.data.registry import DATASETS, load_dataset
 
 from .test_stand_in import CASES, facts
 
@@ -23,8 +23,8 @@ def cache() -> None:
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "tiny_imagenet"])
 def test_the_counts_are_those_of_the_registry(name: str):
-    row = next(row for row in available() if row.name == name)
-    if row.found is None:
+    row = DATASETS[name]
+    if row.where(None) is None:
         pytest.skip(f"{name} is not in FEDOPTIMA_DATA")
     dataset = load_dataset(name)
     assert (len(dataset.train), len(dataset.test)) == (row.train, row.test)
@@ -33,7 +33,7 @@ def test_the_counts_are_those_of_the_registry(name: str):
 
 
 def test_tiny_imagenet_is_whole_or_an_even_subset():
-    if all(row.found is None for row in available() if row.name == "tiny_imagenet"):
+    if DATASETS["tiny_imagenet"].where(None) is None:
         pytest.skip("tiny_imagenet is not in FEDOPTIMA_DATA")
     dataset = load_dataset("tiny_imagenet")
     assert dataset.classes == 200
@@ -42,14 +42,14 @@ def test_tiny_imagenet_is_whole_or_an_even_subset():
 
 
 def test_cifar10_has_the_published_channel_means():
-    if all(row.found is None for row in available() if row.name == "cifar10"):
+    if DATASETS["cifar10"].where(None) is None:
         pytest.skip("cifar10 is not in FEDOPTIMA_DATA")
     means = load_dataset("cifar10").train.inputs.float().mean((0, 2, 3))
     assert torch.allclose(means, torch.tensor([125.307, 122.950, 113.865]), atol=0.01)
 
 
 def test_glue_division_of_sst2_has_its_own_counts():
-    if all(row.found is None for row in available() if row.name == "sst2"):
+    if DATASETS["sst2"].where(None) is None:
         pytest.skip("sst2 is not in FEDOPTIMA_DATA")
     dataset = load_dataset("sst2", division="glue")
     assert (len(dataset.train), len(dataset.test)) == (67_349, 872)
@@ -60,7 +60,7 @@ def test_glue_division_of_sst2_has_its_own_counts():
 def test_the_facts_of_the_registry_are_those_of_the_real_data(
     name: str, options: dict[str, object]
 ) -> None:
-    if next(row for row in available() if row.name == name).found is None:
+    if DATASETS[name].where(None) is None:
         pytest.skip(f"{name} is not in FEDOPTIMA_DATA")
     real = load_dataset(name, **options)
     if name == "tiny_imagenet" and len(real.train) != DATASETS[name].train:

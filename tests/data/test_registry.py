@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.registry import DATASETS, available, load_dataset
+from fedoptima.data.registry import DATASETS, load_dataset
 
 from . import miniature
 
@@ -57,7 +57,7 @@ def test_the_directory_comes_from_the_argument_then_the_environment_then_the_usu
     monkeypatch.setenv("FEDOPTIMA_DATA", str(named))
 
     def found(directory: Path | None = None) -> str | None:
-        return next(a.found for a in available(directory) if a.name == "mnist")
+        return DATASETS["mnist"].where(directory)
 
     for root in (named, tmp_path / "given"):
         miniature.idx(root / "mnist", compressed=True)
@@ -71,15 +71,13 @@ def test_the_directory_comes_from_the_argument_then_the_environment_then_the_usu
     assert found() == str(home / ".cache/fedoptima/data/mnist")
 
 
-def test_available_tells_what_is_here_and_how_to_get_the_rest(tmp_path: Path):
+def test_a_data_set_tells_whether_it_is_here_and_how_to_get_it(tmp_path: Path):
     miniature.acl_imdb(tmp_path)
-    rows = {row.name: row for row in available(tmp_path)}
-    assert list(rows) == list(DATASETS)
-    assert rows["imdb"].found == str(tmp_path / "aclImdb")
-    assert rows["digits"].found == "scikit-learn"
-    assert rows["sst2"].found is None
-    assert (rows["cifar10"].kind, rows["cifar10"].train) == ("image", 50_000)
-    assert all(row.home and row.description for row in rows.values())
+    assert DATASETS["imdb"].where(tmp_path) == str(tmp_path / "aclImdb")
+    assert DATASETS["digits"].where(tmp_path) == "scikit-learn"
+    assert DATASETS["sst2"].where(tmp_path) is None
+    assert (DATASETS["cifar10"].kind, DATASETS["cifar10"].train) == ("image", 50_000)
+    assert all(source.home and source.description for source in DATASETS.values())
 
 
 def test_an_unknown_name_gets_the_nearest_one():

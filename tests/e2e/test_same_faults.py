@@ -20,7 +20,7 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import Tensors, pack, unpack
 from fedoptima.experiments.setup import assemble, prepare
-from fedoptima.sim.engines import SimDeviceEngine
+from fedoptima.sim.admission import SimDeviceEngine
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from tests.support.network import NAMES, Gate, Server, start_device, tiny_recipe

@@ -13,7 +13,7 @@ from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.overview import Overview, OverviewAccount
 from fedoptima.analysis.spans import Kind, Span, SpanAccount
 from fedoptima.core.types import SERVER
-from fedoptima.reporting.span_table import COLUMNS, CsvWriter
+from fedoptima.reporting.trace_export import COLUMNS, CsvWriter
 from fedoptima.trace.record import Record
 from tests.analysis.stories import A, B, SpanReader, connects, halts, loads, plans, works
 from tests.verification.traces import trace_of

@@ -22,8 +22,7 @@ from fedoptima.core.messages import (
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.trace.record import Record
 from fedoptima.verification.difference import Difference
-from fedoptima.verification.incarnations import Incarnations
-from fedoptima.verification.matching import JobMatching, MailMatching
+from fedoptima.verification.matching import Incarnations, JobMatching, MailMatching
 
 A, B = NodeId("a"), NodeId("b")
 

@@ -1,13 +1,37 @@
-"""The result of a comparison: its runs, its rows, and both as text."""
+"""The result of a comparison: its rows as one table, in cells and as Markdown, and as JSON."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedoptima.comparison.rows import ComparedRuns
-from fedoptima.comparison.table import as_markdown
+from fedoptima.analysis.formatting import brief
+from fedoptima.comparison.rows import ComparedRuns, Row
+
+Line = tuple[str, list[str]]  # a figure's name, then one cell per method
+
+NONE = "-"
+SPREAD = " ± "
+
+_FIGURES = {  # attribute of `Figures`: name, scale
+    "epochs": ("epochs of the run", 1.0),  # a round can overshoot the budget
+    "seconds": ("time of the run, s", 1.0),
+    "server_idle": ("server idle, s/epoch", 1.0),
+    "device_idle_1": ("device idle I, s/epoch", 1.0),
+    "device_idle_2": ("device idle II, s/epoch", 1.0),
+    "device_throughput": ("device samples/s", 1.0),
+    "server_throughput": ("server samples/s", 1.0),
+    "bytes_up": ("MB up/epoch", 1e-6),
+    "bytes_down": ("MB down/epoch", 1e-6),
+    "server_memory": ("peak server MiB", 2.0**-20),
+}
+
+_NOTE = (
+    "Times are on the simulated clock. Idle: the mean over devices; type I waits for a result of "
+    "the other side, type II for a slower device (all of the server's is type I)."
+)
 
 
 @dataclass(frozen=True)
@@ -26,3 +50,109 @@ class Comparison(ComparedRuns):
 
     def to_markdown(self) -> str:
         return as_markdown(self)
+
+
+def lines(comparison: ComparedRuns) -> list[Line]:
+    """One line per figure; figures that no method has are left out."""
+    return [(name, cells) for name, cells in _lines(comparison) if set(cells) != {NONE}]
+
+
+def as_markdown(comparison: ComparedRuns) -> str:
+    """The table with one row per method, then all that is needed to repeat it."""
+    table = lines(comparison)
+    head = ["method", *(name for name, _ in table)]
+    body = [
+        [row.method, *(cells[index] for _, cells in table)]
+        for index, row in enumerate(comparison.rows)
+    ]
+    text = [
+        f"# Comparison: {comparison.name}",
+        "",
+        _row(head),
+        _row(["---"] + ["---:"] * len(table)),
+    ]
+    text += [_row(cells) for cells in body]
+    text += ["", " ".join(notes(comparison)), ""]
+    text += [f"- {key}: {value}" for key, value in _facts(comparison).items()]
+    if comparison.failed:
+        text += ["", "Failed:", ""]
+        text += [f"- {failure.replace(chr(10), '; ')}" for failure in comparison.failures()]
+    return "\n".join(text) + "\n"
+
+
+def notes(comparison: ComparedRuns) -> Iterator[str]:
+    """What a reader of the table has to know."""
+    if comparison.target is not None:
+        yield f"Target: {comparison.explain_target()}."
+    if any(row.deviation is not None for row in comparison.rows):
+        yield f"Mean{SPREAD}standard deviation over seeds, where they differ."
+    yield _NOTE
+
+
+def _lines(comparison: ComparedRuns) -> Iterator[Line]:
+    rows = comparison.rows
+    if comparison.failed:
+        yield "failed runs", [str(len(row.errors) or NONE) for row in rows]
+    yield "final accuracy, %", [_percent(row, "accuracy") for row in rows]
+    yield "best accuracy, %", [_percent(row, "best_accuracy") for row in rows]
+    if any(row.mean is not None and row.mean.test_accuracy is not None for row in rows):
+        yield "test accuracy, %", [_percent(row, "test_accuracy") for row in rows]
+    if comparison.target is not None:
+        yield f"time to {100 * comparison.target:.1f} %, s", [_time(row) for row in rows]
+    if comparison.reference is not None:
+        yield f"x {comparison.reference}'s", [_spread(row.ratio, None, brief) for row in rows]
+    for figure, (name, scale) in _FIGURES.items():
+        yield name, [_cell(row, figure, scale) for row in rows]
+
+
+def _cell(row: Row, figure: str, scale: float) -> str:
+    return _spread(
+        getattr(row.mean, figure, None),
+        getattr(row.deviation, figure, None),
+        lambda number: brief(scale * number),
+    )
+
+
+def _percent(row: Row, figure: str) -> str:
+    if row.mean is None:
+        return "failed"
+    return _spread(
+        getattr(row.mean, figure),
+        getattr(row.deviation, figure, None),
+        lambda number: f"{100 * number:.1f}",
+    )
+
+
+def _time(row: Row) -> str:
+    if row.time_to_target is None:
+        return NONE if row.mean is None else "never"
+    cell = _spread(row.time_to_target, row.time_deviation, brief)
+    return cell if row.reached == len(row.seeds) else f"{cell} ({row.reached} of {len(row.seeds)})"
+
+
+def _spread(mean: float | None, deviation: float | None, wording: Callable[[float], str]) -> str:
+    if mean is None:
+        return NONE
+    return wording(mean) + (f"{SPREAD}{wording(deviation)}" if deviation else "")
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _facts(comparison: ComparedRuns) -> dict[str, str]:
+    about = comparison.about
+    facts = {
+        "command": f"`{about.command}`" if about.command else "`fedoptima.compare(...)`",
+        "recipe": f"{comparison.name} (in full in comparison.json)",
+        "seeds": ", ".join(str(seed) for seed in about.seeds),
+    }
+    if about.options:
+        given = (f"`{option} = {value!r}`" for option, value in about.options.items())
+        facts["options, of the methods that have them"] = ", ".join(given)
+    if about.dry:
+        facts["dry"] = "only the timing was simulated, nothing was trained"
+    facts["versions"] = ", ".join(f"{what} {version}" for what, version in about.versions.items())
+    facts["machine"] = about.machine
+    facts["date"] = about.date
+    return facts

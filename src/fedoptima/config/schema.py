@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
-from fedoptima.config.dataclass_table import DataclassTable
 from fedoptima.config.fleet import FleetConfig, Positive, Strict
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
 
 
@@ -17,6 +25,24 @@ def _test_or_share(value: object) -> object:
     raise ValueError(
         f"{value!r} is neither 'test' nor a share of the training data above 0 and below 1"
     )
+
+
+class DataclassTable:
+    """``Annotated[SomeDataclass, DataclassTable]``: a table is taken, and its values are strict."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        dataclass_schema: Any = handler.resolve_ref_schema(schema)
+        dataclass_schema["strict"] = False  # otherwise only an instance would be taken
+        return core_schema.no_info_wrap_validator_function(_checked, schema)
+
+
+def _checked(value: object, validate: core_schema.ValidatorFunctionWrapHandler) -> object:
+    try:
+        return validate(value)
+    except ConfigError as error:  # the dataclass's own check: pydantic collects value errors only
+        raise ValueError(str(error)) from error
 
 
 class Named(BaseModel):

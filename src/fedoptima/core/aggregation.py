@@ -25,6 +25,23 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """An update handed in, and what is known when it is decided on."""
+
+    device: NodeId
+    update: ModelUpdate
+    samples: int  # that the device holds
+    version: int  # of the global model
+    fleet: Fleet
+    now: float
+
+    @property
+    def staleness(self) -> int:
+        """Below 0 the server went back to an older checkpoint than the update began with."""
+        return self.version - self.update.version
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     merge: Merge | None = None
     refresh: tuple[NodeId, ...] = ()  # devices that next receive the global model
@@ -39,16 +56,7 @@ class AggregationPolicy(Protocol):
     closes_round: bool  # does every merge end a round, or only K of them?
     max_delay: int  # D: updates that are more versions behind are refused
 
-    def offer(
-        self,
-        device: NodeId,
-        update: ModelUpdate,
-        *,
-        samples: int,
-        version: int,
-        fleet: Fleet,
-        now: float,
-    ) -> Decision: ...
+    def offer(self, offer: Offer) -> Decision: ...
     def holds(self, device: NodeId) -> bool: ...  # an update that goes if the device does
     def left(self, device: NodeId) -> None: ...
     def reconsider(self, *, fleet: Fleet, now: float) -> Decision: ...  # after a leave, in time
@@ -57,14 +65,14 @@ class AggregationPolicy(Protocol):
     def deadline(self) -> float | None: ...  # when to reconsider
 
 
-def _refuse(device: NodeId, update: ModelUpdate) -> Decision:
-    return Decision(refresh=(device,), settled=((device, update),), refused=True)
+def _refuse(offer: Offer) -> Decision:
+    settled = ((offer.device, offer.update),)
+    return Decision(refresh=(offer.device,), settled=settled, refused=True)
 
 
-def _is_stale(update: ModelUpdate, version: int, max_delay: int) -> bool:
-    # A negative staleness means that the server went back to an older checkpoint: that update
-    # belongs to a history that no longer exists.
-    return not 0 <= version - update.version <= max_delay
+def _is_stale(offer: Offer, max_delay: int) -> bool:
+    # With a negative staleness the update belongs to a history that no longer exists.
+    return not 0 <= offer.staleness <= max_delay
 
 
 class _NoBarrier:
@@ -95,19 +103,10 @@ class AsyncStaleness(_NoBarrier):
         self.max_delay = max_delay  # D
         self.rule = rule or StalenessRule()
 
-    def offer(
-        self,
-        device: NodeId,
-        update: ModelUpdate,
-        *,
-        samples: int,
-        version: int,
-        fleet: Fleet,
-        now: float,
-    ) -> Decision:
-        if _is_stale(update, version, self.max_delay):
-            return _refuse(device, update)
-        weight = self.rule.weight(version - update.version)
+    def offer(self, offer: Offer) -> Decision:
+        if _is_stale(offer, self.max_delay):
+            return _refuse(offer)
+        device, update, weight = offer.device, offer.update, self.rule.weight(offer.staleness)
         merge = Merge(1 - weight, (Part(device, weight, update.data),), refresh=(device,))
         return Decision(merge, (device,), ((device, update),))
 
@@ -133,22 +132,13 @@ class Barrier:
         self.deadline: float | None = None
         self._pool: dict[NodeId, tuple[ModelUpdate, int]] = {}
 
-    def offer(
-        self,
-        device: NodeId,
-        update: ModelUpdate,
-        *,
-        samples: int,
-        version: int,
-        fleet: Fleet,
-        now: float,
-    ) -> Decision:
-        if _is_stale(update, version, self.max_delay):
-            return _refuse(device, update)
-        self._pool[device] = (update, samples)
+    def offer(self, offer: Offer) -> Decision:
+        if _is_stale(offer, self.max_delay):
+            return _refuse(offer)
+        self._pool[offer.device] = (offer.update, offer.samples)
         if self.timeout is not None and self.deadline is None:
-            self.deadline = now + self.timeout
-        return self.reconsider(fleet=fleet, now=now)
+            self.deadline = offer.now + self.timeout
+        return self.reconsider(fleet=offer.fleet, now=offer.now)
 
     def holds(self, device: NodeId) -> bool:
         return device in self._pool
@@ -201,20 +191,11 @@ class Buffered(_NoBarrier):
         self.server_optimizer = server_optimizer or ServerOptimizer()
         self._pool: list[tuple[NodeId, ModelUpdate, float]] = []
 
-    def offer(
-        self,
-        device: NodeId,
-        update: ModelUpdate,
-        *,
-        samples: int,
-        version: int,
-        fleet: Fleet,
-        now: float,
-    ) -> Decision:
-        if _is_stale(update, version, self.max_delay):
-            return _refuse(device, update)
-        self._pool.append((device, update, self.rule.weight(version - update.version)))
-        settled = ((device, update),)
+    def offer(self, offer: Offer) -> Decision:
+        if _is_stale(offer, self.max_delay):
+            return _refuse(offer)
+        device, settled = offer.device, ((offer.device, offer.update),)
+        self._pool.append((device, offer.update, self.rule.weight(offer.staleness)))
         if len(self._pool) < self.size:
             return Decision(refresh=(device,), settled=settled)
         pool = sorted(self._pool, key=lambda entry: entry[0])

@@ -39,43 +39,44 @@ def build_program(spec: ProgramSpec, step: int) -> Program:
     raise ProtocolViolation(f"unknown program {spec.kind!r}: server and device differ in version")
 
 
-class FullModel:
-    """Classic FL: the whole network is on the device."""
+class _Iterations:
+    """Steps are numbered on; ``_left`` of them belong to this round."""
 
     needs_gradient: ClassVar[bool] = False
 
     def __init__(self, step: int) -> None:
         self.step = step
         self._left = 0
+
+    @property
+    def finished(self) -> bool:
+        return self._left == 0
+
+    def _end_step(self) -> None:
+        self._left -= 1
+        self.step += 1
+
+
+class FullModel(_Iterations):
+    """Classic FL: the whole network is on the device."""
 
     def start(self, iterations: int) -> list[Order]:
         self._left = iterations
         return [FullStep(self.step)]
 
     def done(self, job: Job, result: Payload, *, sender_on: bool) -> list[Order]:
-        self._left -= 1
-        self.step += 1
+        self._end_step()
         return [] if self.finished else [FullStep(self.step)]
 
     def gradient(self, message: GradientBatch) -> list[Order]:
         raise ProtocolViolation("the server sent a gradient to a device that trains alone")
 
-    @property
-    def finished(self) -> bool:
-        return self._left == 0
 
-
-class AuxiliaryLoss:
+class AuxiliaryLoss(_Iterations):
     """FedOptima: offer the activations, then learn from the auxiliary network's own loss (Alg. 1).
 
     The activations go out before the auxiliary step, so the transfer overlaps the computation.
     """
-
-    needs_gradient: ClassVar[bool] = False
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self._left = 0
 
     def start(self, iterations: int) -> list[Order]:
         self._left = iterations
@@ -87,20 +88,15 @@ class AuxiliaryLoss:
                 offer: list[Order] = [ActivationBatch(seq, result)] if sender_on else []
                 return [*offer, AuxiliaryStep(seq)]
             case AuxiliaryStep():
-                self._left -= 1
-                self.step += 1
+                self._end_step()
                 return [] if self.finished else [Forward(self.step)]
         raise InvariantBroken(f"the auxiliary program did not ask for {job}")
 
     def gradient(self, message: GradientBatch) -> list[Order]:
         raise ProtocolViolation("the server sent a gradient to a device with its own loss")
 
-    @property
-    def finished(self) -> bool:
-        return self._left == 0
 
-
-class ServerGradient:
+class ServerGradient(_Iterations):
     """SplitFed and OAFL (one part), PiPar (n parts): learn from the server's gradient.
 
     A mini-batch is cut into parts that are in flight together; their gradients accumulate and
@@ -111,9 +107,8 @@ class ServerGradient:
     needs_gradient: ClassVar[bool] = True
 
     def __init__(self, step: int, parts: int = 1) -> None:
-        self.step = step
+        super().__init__(step)
         self.parts = parts
-        self._left = 0
         self._forwarded = 0  # parts of this mini-batch: forward pass ordered,
         self._sent = 0  # sent to the server,
         self._answered = 0  # answered by it,
@@ -135,8 +130,7 @@ class ServerGradient:
                 self._returned += 1
                 if self._returned == self.parts:
                     self._forwarded = self._sent = self._answered = self._returned = 0
-                    self._left -= 1
-                    self.step += 1
+                    self._end_step()
                 return self._next()
         raise InvariantBroken(f"the gradient program did not ask for {job}")
 
@@ -163,7 +157,3 @@ class ServerGradient:
             return []
         self._busy = True
         return [job]
-
-    @property
-    def finished(self) -> bool:
-        return self._left == 0

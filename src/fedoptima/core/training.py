@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fedoptima.core.aggregation import Decision, Fleet
+from fedoptima.core.aggregation import Decision, Fleet, Offer
 from fedoptima.core.distribution import Distribution
 from fedoptima.core.effects import Effect, Note, NoteKind, Run
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
@@ -162,17 +162,12 @@ class Training:
         )
 
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
-        decision = self.aggregation.offer(
-            device,
-            update,
-            samples=self.roster.samples[device],
-            version=self.models.version,
-            fleet=self._fleet(),
-            now=now,
-        )
+        samples, version = self.roster.samples[device], self.models.version
+        offer = Offer(device, update, samples, version, self._fleet(), now)
+        decision = self.aggregation.offer(offer)
         effects: list[Effect] = []
         if decision.refused:
-            behind = self.models.version - update.version
+            behind = offer.staleness
             if behind > 0:  # else the server went back to an older checkpoint: once a device
                 self.progress.refused(
                     update.trained, self.roster.total_samples, self.aggregation.max_delay

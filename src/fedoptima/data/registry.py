@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data import augment
 from fedoptima.data.cifar import CIFAR_10_BATCHES_PY
 from fedoptima.data.custom import as_dataset
-from fedoptima.data.dataset import Dataset, Kind
+from fedoptima.data.dataset import Dataset
 from fedoptima.data.digits import DIGITS_CSV, Digits
 from fedoptima.data.idx import idx_images
 from fedoptima.data.images import TINY_IMAGENET_200, ImageSource, parquet_images
@@ -116,33 +115,6 @@ _SOURCES: tuple[ImageSource | TextSource, ...] = (
 LOG = logging.getLogger("fedoptima.data")
 
 DATASETS: Mapping[str, ImageSource | TextSource] = {source.name: source for source in _SOURCES}
-
-
-@dataclass(frozen=True)
-class Availability:
-    name: str
-    description: str
-    kind: Kind
-    train: int
-    test: int
-    found: str | None  # where it would be read from
-    home: str  # how to get it
-
-
-def available(directory: str | Path | None = None) -> tuple[Availability, ...]:
-    """Every data set, and whether this machine has it."""
-    return tuple(
-        Availability(
-            name=source.name,
-            description=source.description,
-            kind=source.kind,
-            train=source.train,
-            test=source.test,
-            found=source.where(directory),
-            home=source.home,
-        )
-        for source in DATASETS.values()
-    )
 
 
 def load_dataset(

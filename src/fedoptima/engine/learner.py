@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import cast
 
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 
 from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError, InvariantBroken, TrainingDiverged
-from fedoptima.engine.optimizer import build_optimizer, rate_factor
 from fedoptima.engine.payloads import Tensors, copy_of
 
 
@@ -157,3 +157,32 @@ class Learner:
         for name, tensor in self._tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 tensor.data.copy_(tensors[f"model.{name}"])
+
+
+def build_optimizer(config: OptimizerConfig, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    if config.name == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            config.learning_rate,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            weight_decay=config.weight_decay,
+        )
+    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    return kind(parameters, config.learning_rate, weight_decay=config.weight_decay)
+
+
+def rate_factor(schedule: ScheduleConfig, progress: float) -> float:
+    """What the learning rate is multiplied by, when ``progress`` of the run's budget is spent.
+
+    It follows global progress, not a node's own steps, so that all nodes cool down together
+    however unequal their speeds are.
+    """
+    if progress < schedule.warmup:
+        # Not from zero: the first updates would be for nothing.
+        return max(progress / schedule.warmup, 0.01)
+    if schedule.kind == "constant":
+        return 1.0
+    rest = (progress - schedule.warmup) / (1 - schedule.warmup)
+    falling = (1 + math.cos(math.pi * rest)) / 2 if schedule.kind == "cosine" else 1 - rest
+    return schedule.floor + (1 - schedule.floor) * falling

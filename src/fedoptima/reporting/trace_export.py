@@ -8,21 +8,23 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from csv import writer as csv_writer
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.overview import Overview, OverviewAccount
-from fedoptima.analysis.spans import SpanAccount
+from fedoptima.analysis.spans import Span, SpanAccount
 from fedoptima.core.errors import ConfigError
 from fedoptima.reporting.perfetto import PerfettoWriter
 from fedoptima.reporting.report import find_traces
-from fedoptima.reporting.span_table import CsvWriter
 from fedoptima.trace.reader import read_description, read_trace
 
+COLUMNS = ("node", "kind", "what", "start", "end", "peer", "bytes")
+_DIGITS = 9  # of a second: below that, times are rounding
 _PROGRESS_EVERY = 5000  # records
 _COMPRESSION = 6
 
@@ -87,6 +89,21 @@ def trace(
         viewer.events if viewer else None,
         table.lines if table else None,
     )
+
+
+class CsvWriter:
+    """One line for each span, in the order in which they became final."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.lines = 0  # without the one of the columns' names
+        self._table = csv_writer(file, lineterminator="\n")
+        self._table.writerow(COLUMNS)
+
+    def add(self, spans: Iterable[Span]) -> None:
+        for node, kind, start, end, what, peer, nbytes in spans:
+            times = round(start, _DIGITS), round(end, _DIGITS)
+            self._table.writerow((node, kind.value, what, *times, peer, nbytes or ""))
+            self.lines += 1
 
 
 def _one_trace(run: Path) -> Path:

@@ -7,15 +7,27 @@ the look is mostly done by then, and no step waits for the work that was queued 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from fedoptima.core.errors import ProtocolViolation
-from fedoptima.core.events import Received, Rejected
-from fedoptima.core.machine import rejected
+from fedoptima.core.events import Metrics, Received, Rejected
+from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.engine.payload_validation import Values
-from fedoptima.sim.engines import SimDeviceEngine, SimServerEngine
 from fedoptima.sim.state import EnvelopeArrives
+
+
+class SimDeviceEngine(ComputeEngine, Protocol):
+    def admit(self, message: Message) -> None: ...
+    def reset(self) -> None:
+        """Forget everything a process forgets when it ends."""
+
+
+class SimServerEngine(ComputeEngine, Protocol):
+    def inspect(self, message: Message) -> Values | None: ...
+    def admit(self, message: Message, values: Values | None = None) -> None: ...
+    def evaluate(self) -> Metrics: ...
 
 
 class Admission:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Protocol
 
 from fedoptima.core.jobs import (
     AuxiliaryStep,
@@ -35,6 +36,10 @@ _NAMES: dict[type, str] = {
 }
 
 _PARTIAL = (Forward, Backward, ServerStep)
+
+
+class CostModel(Protocol):
+    def seconds(self, node: NodeId, job: Job) -> float: ...
 
 
 class FlopCosts:

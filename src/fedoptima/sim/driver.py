@@ -32,8 +32,8 @@ from fedoptima.core.messages import Failed
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, payload_id
 from fedoptima.sim import delivery
-from fedoptima.sim.admission import Admission
-from fedoptima.sim.engines import CostModel, SimDeviceEngine, SimServerEngine
+from fedoptima.sim.admission import Admission, SimDeviceEngine, SimServerEngine
+from fedoptima.sim.costs import CostModel
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
 from fedoptima.sim.state import (

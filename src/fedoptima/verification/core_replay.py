@@ -20,8 +20,7 @@ from fedoptima.core.messages import Join
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 from fedoptima.verification.difference import NOTHING, Difference, first_difference
-from fedoptima.verification.incarnations import Incarnations
-from fedoptima.verification.matching import JobMatching, MailMatching
+from fedoptima.verification.matching import Incarnations, JobMatching, MailMatching
 
 ServerFactory = Callable[[], Machine]
 DeviceFactory = Callable[[Join], Machine]

@@ -22,7 +22,7 @@ from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import SERVER, NodeId, PayloadId, payload_id
 from fedoptima.trace.record import Record
 from fedoptima.verification.difference import first_difference
-from fedoptima.verification.incarnations import Incarnations
+from fedoptima.verification.matching import Incarnations
 
 
 class Irreproducible(FedOptimaError):

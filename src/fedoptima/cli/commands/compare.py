@@ -176,7 +176,7 @@ def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Compa
 
 def _show(comparison: Comparison) -> None:
     """Methods are columns: one line per figure fits in 80 columns, one line per method does not."""
-    from fedoptima.comparison.table import SPREAD, lines, notes
+    from fedoptima.comparison.result import SPREAD, lines, notes
 
     about, console = comparison.about, stdout()
     seeds = f"seed{'s' if len(about.seeds) > 1 else ''} {', '.join(map(str, about.seeds))}"

@@ -51,14 +51,15 @@ def datasets(
 ) -> None:
     """List the data sets and where they are."""
     from fedoptima.data.layouts import data_directories
-    from fedoptima.data.registry import available
+    from fedoptima.data.registry import DATASETS
 
     console = stdout()
-    for item in available(data):
+    for item in DATASETS.values():
         console.print(Text.assemble((item.name, "bold"), f"  {item.description}"))
         size = f"{item.kind}, {item.train:,} training and {item.test:,} test samples"
-        if item.found is not None:
-            where = Text.assemble(("found", "green"), f" in {item.found}")
+        found = item.where(data)
+        if found is not None:
+            where = Text.assemble(("found", "green"), f" in {found}")
         else:
             where = Text.assemble(("not found", "yellow"), f"; get it from {item.home}")
         for line in (Text(size), where):
