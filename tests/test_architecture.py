@@ -376,7 +376,7 @@ def test_pure_source_in_the_core_is_accepted(source: str) -> None:
         ("data/loader.py", "from fedoptima.models import registry"),
         ("preprocess/split.py", "from fedoptima.data.loader import Loader"),
         ("preprocess/split.py", "from fedoptima.engine import device"),
-        ("engine/device.py", "from fedoptima.sim.kernel import Kernel"),
+        ("engine/device.py", "from fedoptima.sim.state import SimState"),
         ("trace/writer.py", "from fedoptima.config import run"),
         ("config/run.py", "from fedoptima.trace import writer"),
         ("sim/driver.py", "from fedoptima import simulate"),

@@ -14,9 +14,9 @@ import pytest
 
 from fedoptima import resume
 from fedoptima.core.errors import ConfigError
+from fedoptima.engine.checkpoint import newest_checkpoint
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.sim.checkpoint import newest_checkpoint
 from tests.experiments.runs import CHURN, FLEET, TRAINING, data, network, run
 
 OPTIMIZER = {"name": "adam", "learning_rate": 0.01}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.sim.kernel import EventKernel
+from fedoptima.sim.state import EventKernel
 
 
 def test_items_of_one_instant_come_in_the_order_they_were_put_in() -> None:

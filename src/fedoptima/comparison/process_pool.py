@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import FedOptimaError
@@ -176,24 +176,16 @@ def _do(order: Order, reporter: _Reporter) -> None:
 def _execute(order: Order, reporter: _Reporter) -> None:
     from fedoptima.experiments.simulation import resume, simulate
 
+    hooks: dict[str, Any] = {
+        "checkpoint_every": order.checkpoint_every,
+        "observer": reporter.training,
+        "progress": reporter.reading,
+        "interrupted": reporter.interrupted,
+    }
     if RunFiles(order.directory).begun:
-        resume(
-            order.directory,
-            checkpoint_every=order.checkpoint_every,
-            observer=reporter.training,
-            progress=reporter.reading,
-            interrupted=reporter.interrupted,
-        )
+        resume(order.directory, **hooks)
     else:
-        simulate(
-            order.recipe,
-            out=order.directory,
-            dry=order.dry,
-            checkpoint_every=order.checkpoint_every,
-            observer=reporter.training,
-            progress=reporter.reading,
-            interrupted=reporter.interrupted,
-        )
+        simulate(order.recipe, out=order.directory, dry=order.dry, **hooks)
 
 
 class _Reporter:

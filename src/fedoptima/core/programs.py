@@ -39,7 +39,7 @@ def build_program(spec: ProgramSpec, step: int) -> Program:
     raise ProtocolViolation(f"unknown program {spec.kind!r}: server and device differ in version")
 
 
-class _Iterations:
+class Iterations:
     """Steps are numbered on; ``_left`` of them belong to this round."""
 
     needs_gradient: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class _Iterations:
         self.step += 1
 
 
-class FullModel(_Iterations):
+class FullModel(Iterations):
     """Classic FL: the whole network is on the device."""
 
     def start(self, iterations: int) -> list[Order]:
@@ -72,7 +72,7 @@ class FullModel(_Iterations):
         raise ProtocolViolation("the server sent a gradient to a device that trains alone")
 
 
-class AuxiliaryLoss(_Iterations):
+class AuxiliaryLoss(Iterations):
     """FedOptima: offer the activations, then learn from the auxiliary network's own loss (Alg. 1).
 
     The activations go out before the auxiliary step, so the transfer overlaps the computation.
@@ -96,7 +96,7 @@ class AuxiliaryLoss(_Iterations):
         raise ProtocolViolation("the server sent a gradient to a device with its own loss")
 
 
-class ServerGradient(_Iterations):
+class ServerGradient(Iterations):
     """SplitFed and OAFL (one part), PiPar (n parts): learn from the server's gradient.
 
     A mini-batch is cut into parts that are in flight together; their gradients accumulate and

@@ -25,6 +25,12 @@ from fedoptima.experiments.setup import RunSetup
 from fedoptima.sim.dry import DryServerEngine
 from fedoptima.trace.writer import Digest
 
+_IN_JSON = (
+    *("name", "method", "seed", "reason", "accuracy", "test_accuracy", "best_accuracy", "rounds"),
+    *("events", "bytes_up", "bytes_down", "server_memory_peak", "refused", "late_batches"),
+    *("trace_digest", "weights_digest", "split"),
+)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -143,23 +149,7 @@ class Result:
     def to_json(self) -> str:
         """Everything but the weights."""
         plain = {
-            "name": self.name,
-            "method": self.method,
-            "seed": self.seed,
-            "reason": self.reason,
-            "accuracy": self.accuracy,
-            "test_accuracy": self.test_accuracy,
-            "best_accuracy": self.best_accuracy,
-            "rounds": self.rounds,
-            "events": self.events,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
-            "server_memory_peak": self.server_memory_peak,
-            "refused": self.refused,
-            "late_batches": self.late_batches,
-            "trace_digest": self.trace_digest,
-            "weights_digest": self.weights_digest,
-            "split": self.split,
+            **{name: getattr(self, name) for name in _IN_JSON},
             "directory": str(self.directory) if self.directory else None,
             **self.summary.plain(),
         }

@@ -11,12 +11,13 @@ from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, run_failed
+from fedoptima.engine.checkpoint import newest_checkpoint
 from fedoptima.engine.determinism import deterministic
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import Experiment, assemble
-from fedoptima.sim.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from fedoptima.sim.checkpoint import load_checkpoint, save_checkpoint
 from fedoptima.sim.driver import Simulation
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
@@ -93,7 +94,8 @@ class _Run:
         interrupted: Callable[[], bool],
     ) -> Result:
         simulation = self._assembly.simulation
-        checkpoint = self._newest() if resume else None
+        saved = self._directory.checkpoints if self._directory and resume else None
+        checkpoint = newest_checkpoint(saved) if saved else None
         if checkpoint is not None:
             self._restore(checkpoint)
         else:
@@ -130,9 +132,6 @@ class _Run:
             self._metrics.update()
 
     # ---- checkpoints -------------------------------------------------------------------------
-
-    def _newest(self) -> Path | None:
-        return newest_checkpoint(self._directory.checkpoints) if self._directory else None
 
     def _save_checkpoint(self) -> None:
         if self._directory is not None:

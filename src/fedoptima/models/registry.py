@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from typing import Literal
 
@@ -72,7 +73,8 @@ def _call(
     name: str, builder: Builder, facts: Mapping[str, int], options: Mapping[str, object]
 ) -> nn.Module:
     """Call the builder with every option, and with the facts it asks for."""
-    parameters = inspect.signature(builder).parameters.values()
+    fixed = builder.keywords if isinstance(builder, partial) else {}
+    parameters = [p for p in inspect.signature(builder).parameters.values() if p.name not in fixed]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     known = {p.name: p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     for option, value in options.items():

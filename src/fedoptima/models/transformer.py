@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -59,48 +60,9 @@ def transformer(
     return nn.Sequential(blocks)
 
 
-def transformer6(
-    *,
-    vocabulary: int,
-    length: int,
-    classes: int,
-    embedding: int = 100,
-    hidden: int = 100,
-    dropout: float = 0.1,
-) -> nn.Sequential:
-    """Transformer-6 of the paper: EMB-100, ENC-100-5-100 x 6, FC."""
-    return transformer(
-        layers=6,
-        heads=5,
-        embedding=embedding,
-        hidden=hidden,
-        vocabulary=vocabulary,
-        length=length,
-        classes=classes,
-        dropout=dropout,
-    )
-
-
-def transformer12(
-    *,
-    vocabulary: int,
-    length: int,
-    classes: int,
-    embedding: int = 100,
-    hidden: int = 100,
-    dropout: float = 0.1,
-) -> nn.Sequential:
-    """Transformer-12 of the paper: EMB-100, ENC-100-50-100 x 12, FC."""
-    return transformer(
-        layers=12,
-        heads=50,
-        embedding=embedding,
-        hidden=hidden,
-        vocabulary=vocabulary,
-        length=length,
-        classes=classes,
-        dropout=dropout,
-    )
+# Of the paper: EMB-100, ENC-100-5-100 x 6, FC, and EMB-100, ENC-100-50-100 x 12, FC.
+transformer6 = partial(transformer, layers=6, heads=5)
+transformer12 = partial(transformer, layers=12, heads=50)
 
 
 class TokenEmbedding(nn.Module):

@@ -20,7 +20,7 @@ from fedoptima.core.seeding import derive
 from fedoptima.preprocess.auxiliary import build_auxiliary
 from fedoptima.preprocess.cuts import Cuttable, cuttable
 from fedoptima.preprocess.profile import Profile, profile, profile_module
-from fedoptima.preprocess.split import DeviceSpeed, SplitChoice, choose_split, fixed_split
+from fedoptima.preprocess.split import DeviceSpeed, choose_split
 
 MOST_MICRO_BATCHES = 4
 
@@ -59,7 +59,14 @@ def make_plan(
     if settings.objective == "measured" and settings.auxiliary != "none":
         for split in range(1, len(costs.blocks)):
             auxiliary[split] = _auxiliary_profile(cuts, example, split, settings)
-    choice = _choose(costs, devices, settings, {k: v for k, v in auxiliary.items() if v})
+    choice = choose_split(
+        costs,
+        devices,
+        batch_size=settings.batch_size,
+        objective=settings.objective,
+        auxiliary={k: v for k, v in auxiliary.items() if v},
+        split=settings.split,
+    )
     extra = auxiliary.get(choice.split) or _auxiliary_profile(cuts, example, choice.split, settings)
     return Plan(
         costs.blocks,
@@ -108,30 +115,6 @@ def _micro_batches(
         for device in devices
     )
     return max(1, min(math.ceil(needed), MOST_MICRO_BATCHES, batch_size))
-
-
-def _choose(
-    costs: Profile,
-    devices: Sequence[DeviceSpeed],
-    settings: PlanSettings,
-    auxiliary: dict[int, BlockProfile],
-) -> SplitChoice:
-    if settings.split is None:
-        return choose_split(
-            costs,
-            devices,
-            batch_size=settings.batch_size,
-            objective=settings.objective,
-            auxiliary=auxiliary,
-        )
-    return fixed_split(
-        costs,
-        settings.split,
-        devices,
-        batch_size=settings.batch_size,
-        objective=settings.objective,
-        auxiliary=auxiliary,
-    )
 
 
 def _profile_whole(model: nn.Module, example: object) -> Profile:

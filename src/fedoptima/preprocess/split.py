@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.plan import BlockProfile, Candidate, Objective
@@ -25,7 +24,6 @@ class DeviceSpeed:
 @dataclass(frozen=True, slots=True)
 class SplitChoice:
     split: int
-    objective: Objective
     table: tuple[Candidate, ...]
 
 
@@ -36,35 +34,24 @@ def choose_split(
     batch_size: int,
     objective: Objective = "paper",
     auxiliary: Mapping[int, BlockProfile] | None = None,
+    split: int | None = None,
 ) -> SplitChoice:
-    """The split with the shortest bottleneck.
+    """The split with the shortest bottleneck, or the user's ``split`` if the model has it.
 
     ``"paper"`` counts the forward FLOPs of the device side alone; ``"measured"`` counts its forward
     and backward, and those of the auxiliary network that ``auxiliary`` gives for each split.
     """
     table = _candidates(profile, devices, batch_size, objective, auxiliary or {})
-    best = min(table, key=lambda candidate: (candidate.bottleneck_seconds, candidate.split))
-    return SplitChoice(best.split, objective, table)
-
-
-def fixed_split(
-    profile: Profile,
-    split: int,
-    devices: Sequence[DeviceSpeed],
-    *,
-    batch_size: int,
-    objective: Objective = "paper",
-    auxiliary: Mapping[int, BlockProfile] | None = None,
-) -> SplitChoice:
-    """The user's split, if the model has it, with the same table beside it."""
-    table = _candidates(profile, devices, batch_size, objective, auxiliary or {})
-    if split not in range(1, len(table) + 1):
+    if split is None:
+        best = min(table, key=lambda candidate: (candidate.bottleneck_seconds, candidate.split))
+        split = best.split
+    elif split not in range(1, len(table) + 1):
         raise ConfigError(
             f"split.at = {split}: must be from 1 to {len(table)}, the number of blocks on the "
             f"device; the model's blocks are {', '.join(profile.names)}, "
             "and the server keeps at least one"
         )
-    return SplitChoice(split, objective, table)
+    return SplitChoice(split, table)
 
 
 def _candidates(
@@ -74,7 +61,7 @@ def _candidates(
     objective: Objective,
     auxiliary: Mapping[int, BlockProfile],
 ) -> tuple[Candidate, ...]:
-    _check(profile, devices, batch_size, objective)
+    _check(profile, devices)
     table: list[Candidate] = []
     device_flops = 0.0
     for split, block in enumerate(profile.blocks[:-1], start=1):
@@ -102,23 +89,13 @@ def _slowest(
     return Candidate(split, name, flops, nbytes, train, transfer, max(train, transfer), slowest)
 
 
-def _check(
-    profile: Profile, devices: Sequence[DeviceSpeed], batch_size: int, objective: Objective
-) -> None:
+def _check(profile: Profile, devices: Sequence[DeviceSpeed]) -> None:
     if len(profile.blocks) < 2:
         raise ConfigError(
             f"the model has only {len(profile.blocks)} block ({', '.join(profile.names)}) and "
             "cannot be split; write it as an nn.Sequential of at least two blocks, "
             "or use a method that does not split the model"
         )
-    if objective not in get_args(Objective):
-        raise ConfigError(
-            f"objective = {objective!r}: unknown; choose one of {', '.join(get_args(Objective))}"
-        )
-    if batch_size < 1:
-        raise ConfigError(f"batch_size = {batch_size}: must be at least 1")
-    if not devices:
-        raise ConfigError("devices is empty: a split is chosen for at least one device")
     for index, device in enumerate(devices):
         # `not >` also refuses NaN
         if not (device.flops_per_second > 0 and device.bytes_per_second > 0):

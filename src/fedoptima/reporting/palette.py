@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from fedoptima.analysis.spans import Kind
 
@@ -30,30 +29,26 @@ _KINDS = {
     Kind.IDLE_1: "#E69F00",
     Kind.IDLE_2: "#D55E00",
 }
-KINDS_ON_LIGHT: Mapping[Kind, str] = MappingProxyType({**_KINDS, Kind.AWAY: "#DDDDDD"})
-KINDS_ON_DARK: Mapping[Kind, str] = MappingProxyType({**_KINDS, Kind.AWAY: "#444444"})
+KINDS_ON_LIGHT: Mapping[Kind, str] = {**_KINDS, Kind.AWAY: "#DDDDDD"}
+KINDS_ON_DARK: Mapping[Kind, str] = {**_KINDS, Kind.AWAY: "#444444"}
 
-KIND_NAMES: Mapping[Kind, str] = MappingProxyType(
-    {
-        Kind.TRAIN: "training",
-        Kind.MERGE: "merging",
-        Kind.OTHER: "other work",
-        Kind.SEND: "sending",
-        Kind.RECEIVE: "receiving",
-        Kind.IDLE_1: "waiting for the other side",
-        Kind.IDLE_2: "waiting for slower devices",
-        Kind.AWAY: "away",
-    }
-)
+KIND_NAMES: Mapping[Kind, str] = {
+    Kind.TRAIN: "training",
+    Kind.MERGE: "merging",
+    Kind.OTHER: "other work",
+    Kind.SEND: "sending",
+    Kind.RECEIVE: "receiving",
+    Kind.IDLE_1: "waiting for the other side",
+    Kind.IDLE_2: "waiting for slower devices",
+    Kind.AWAY: "away",
+}
 
-METHODS: Mapping[str, Look] = MappingProxyType(
-    {
-        "fedoptima": Look("#0072B2", "solid"),
-        "fl": Look("#D55E00", "dash"),
-        "fedasync": Look("#009E73", "dot"),
-        "fedbuff": Look("#CC79A7", "dashdot"),
-        "splitfed": Look("#E69F00", "longdash"),
-        "pipar": Look("#56B4E9", "longdashdot"),
-        "oafl": Look("#999999", "5px 2px"),
-    }
-)
+METHODS: Mapping[str, Look] = {
+    "fedoptima": Look("#0072B2", "solid"),
+    "fl": Look("#D55E00", "dash"),
+    "fedasync": Look("#009E73", "dot"),
+    "fedbuff": Look("#CC79A7", "dashdot"),
+    "splitfed": Look("#E69F00", "longdash"),
+    "pipar": Look("#56B4E9", "longdashdot"),
+    "oafl": Look("#999999", "5px 2px"),
+}

@@ -18,7 +18,6 @@ from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.engine.checkpoint import (
     SavedEngine,
     engine_tensors,
-    newest_checkpoint,
     payload_tensors,
     read_checkpoint,
     write_checkpoint,
@@ -26,8 +25,6 @@ from fedoptima.engine.checkpoint import (
 from fedoptima.sim.driver import Simulation
 from fedoptima.sim.state import SimState
 from fedoptima.trace.writer import Mark
-
-__all__ = ["load_checkpoint", "newest_checkpoint", "save_checkpoint"]
 
 Engines = Mapping[NodeId, SavedEngine]  # the server's among them
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -59,19 +59,12 @@ class Replay:
         return self.difference is None and (self.weights is None or self.weights.identical)
 
     def to_json(self) -> str:
-        weights = self.weights
         plain = {
             "identical": self.identical,
             "records": self.records,
             "nodes": dict(self.nodes),
             "difference": None if self.difference is None else self.difference.plain(),
-            "weights": None
-            if weights is None
-            else {
-                "recorded": weights.recorded,
-                "executed": weights.executed,
-                "problem": weights.problem,
-            },
+            "weights": None if self.weights is None else asdict(self.weights),
         }
         return json.dumps(plain, indent=1)
 

@@ -12,6 +12,7 @@ from fedoptima.reporting.figures.figure import (
     layout,
     line_of,
     looks,
+    over_time,
     run_name,
     short,
     steps,
@@ -89,10 +90,7 @@ def _throughputs(views: Sequence[RunView]) -> list[Figure]:
                 f"Throughput of the {owner}",
                 reading,
                 traces,
-                layout(
-                    titled(f"time, {unit.name}", rangemode="tozero"),
-                    titled("samples/s", rangemode="tozero"),
-                ),
+                over_time(unit, "samples/s"),
                 height=280,
             )
         )

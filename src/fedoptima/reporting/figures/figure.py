@@ -131,6 +131,12 @@ def layout(x: Json, y: Json, **more: object) -> Json:
     return {"xaxis": x, "yaxis": y, **more}
 
 
+def over_time(unit: Unit, y: str) -> Json:
+    """Both axes from 0."""
+    x = titled(f"time, {unit.name}", rangemode="tozero")
+    return layout(x, titled(y, rangemode="tozero"))
+
+
 def bars(rows: Sequence[str], name: str, values: Sequence[float], colour: str, hover: str) -> Json:
     """One kind of horizontal bars, one row per name."""
     return {

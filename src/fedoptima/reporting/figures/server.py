@@ -15,6 +15,7 @@ from fedoptima.reporting.figures.figure import (
     level_line,
     line_of,
     looks,
+    over_time,
     row_axis,
     rows_height,
     run_name,
@@ -55,10 +56,7 @@ def queue(view: RunView) -> Figure | None:
         "Activation queue" if cap is None else "Activation queue against its cap",
         reading,
         traces,
-        layout(
-            titled(f"time, {unit.name}", rangemode="tozero"),
-            titled("batches", rangemode="tozero"),
-        ),
+        over_time(unit, "batches"),
         height=280,
     )
 
@@ -81,9 +79,7 @@ def memory(view: RunView) -> Figure:
             " The lines are the paper's formulas, which leave the devices' models out: one server "
             "side and the longest queue, or a server side and a batch for every device."
         )
-    axes = layout(
-        titled(f"time, {unit.name}", rangemode="tozero"), titled("MiB", rangemode="tozero")
-    )
+    axes = over_time(unit, "MiB")
     return Figure("memory", "Server memory", reading, traces, axes, height=300)
 
 
@@ -99,7 +95,7 @@ def memory_of_runs(views: Sequence[RunView]) -> Figure:
         "Server memory by run",
         "Models, activations and waiting updates that the server held over time.",
         traces,
-        layout(titled(f"time, {unit.name}", rangemode="tozero"), titled("MiB", rangemode="tozero")),
+        over_time(unit, "MiB"),
     )
 
 
