@@ -63,7 +63,7 @@ def test_a_leaving_device_gives_back_its_credit_and_its_slots() -> None:
     capped = flow(2, A, B, C)
     capped.received(A, 1.0)
     assert list(capped.left(B, 0, 2.0)) == [C]  # B's credit
-    assert list(capped.left(A, 1, 3.0)) == []  # A's slot, but nobody waits
+    assert list(capped.left(A, 1, 3.0)) == []  # A's slot, but no device waits
     capped.check(buffered=0)
 
 

@@ -140,7 +140,7 @@ def test_a_gradient_nobody_waits_for_breaks_the_protocol_and_changes_nothing(
 ) -> None:
     program = waiting_for_part_1()
     before = freeze(program)
-    with pytest.raises(ProtocolViolation, match="nobody waits for"):
+    with pytest.raises(ProtocolViolation, match="an unexpected gradient"):
         program.gradient(gradient(seq, part))
     assert freeze(program) == before
 

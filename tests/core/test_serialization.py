@@ -175,7 +175,7 @@ def test_too_few_or_too_many_fields_are_refused(plain: Plain) -> None:
 
 
 def test_an_array_that_does_not_say_what_it_is_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not say what it is"):
+    with pytest.raises(ValueError, match="does not name its type"):
         thaw(["()", []])
 
 

@@ -45,7 +45,7 @@ class Offer:
 class Decision:
     merge: Merge | None = None
     refresh: tuple[NodeId, ...] = ()  # devices that next receive the global model
-    settled: tuple[tuple[NodeId, ModelUpdate], ...] = ()  # they need not be handed in again
+    settled: tuple[tuple[NodeId, ModelUpdate], ...] = ()  # updates that need not be handed in again
     refused: bool = False
 
 
@@ -57,7 +57,7 @@ class AggregationPolicy(Protocol):
     max_delay: int  # D: updates that are more versions behind are refused
 
     def offer(self, offer: Offer) -> Decision: ...
-    def holds(self, device: NodeId) -> bool: ...  # an update that goes if the device does
+    def holds(self, device: NodeId) -> bool: ...  # an update that is discarded if its device leaves
     def left(self, device: NodeId) -> None: ...
     def reconsider(self, *, fleet: Fleet, now: float) -> Decision: ...  # after a leave, in time
     def check(self) -> None: ...
@@ -76,7 +76,7 @@ def _is_stale(offer: Offer, max_delay: int) -> bool:
 
 
 class _NoBarrier:
-    """Every update is decided on when it is offered, and nothing is forgotten with its device."""
+    """Decides on every update when it is offered, and keeps it when its device leaves."""
 
     closes_round = False
     deadline = None
@@ -114,9 +114,9 @@ class AsyncStaleness(_NoBarrier):
 class Barrier:
     """FedAvg: wait for every device, then replace the model by the mean weighted by samples held.
 
-    ``on_leave`` says what a leaving device does to the barrier: "drop" goes on without it,
-    "wait" waits until it is back. ``timeout`` (seconds after the first arrival) goes on without
-    those who have not handed in; their updates come too late and are refused.
+    ``on_leave`` says what a leaving device does to the barrier: "drop" continues without
+    it, "wait" waits until it is back. After ``timeout`` (seconds after the first arrival) it merges
+    without the devices that have not handed in; their updates come too late and are refused.
     """
 
     closes_round = True
@@ -146,7 +146,7 @@ class Barrier:
     def left(self, device: NodeId) -> None:
         self._pool.pop(device, None)
         if not self._pool:
-            self.deadline = None  # nobody waits: the time runs from the next first arrival
+            self.deadline = None  # no update waits: the time runs from the next first arrival
 
     def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
         needed = fleet.members if self.on_leave == "drop" else fleet.known
@@ -170,7 +170,7 @@ class Barrier:
 class Buffered(_NoBarrier):
     """FedBuff: collect ``size`` deltas, then move the model by their scaled mean.
 
-    Devices go on at once with the model as it is. An accepted delta stays when its device leaves.
+    Devices continue at once with the current model. An accepted delta stays when its device leaves.
     """
 
     def __init__(

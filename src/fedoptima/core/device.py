@@ -1,8 +1,8 @@
-"""The device's life (paper Alg. 1): join, train H iterations, hand in, refresh, repeat.
+"""The device (paper Alg. 1): join, train H iterations, hand in, load the new model, repeat.
 
 A device outlives its connection. A program that needs no gradient finishes its round offline and
 hands in with the version it began with; an update counts as pending until the server answers
-it with a model. A program that needs gradients gives its round up when the connection goes.
+it with a model. A program that needs gradients abandons its round when the connection is lost.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class DeviceCore:
 
     @property
     def step(self) -> int:
-        """The next iteration's number: all that has to survive the device's process."""
+        """The next iteration's number: all that has to outlive the device's process."""
         return self._program.step if self._program else self._first_step
 
     def restarted(self) -> DeviceCore:
-        """This device as it is when its process starts again."""
+        """This device as it is after its process was restarted."""
         return DeviceCore(
             samples=self._samples,
             flops_per_second=self._flops_per_second,
@@ -116,7 +116,7 @@ class DeviceCore:
             case JobFailed(_, _, error, diverged):
                 return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]
             case TimerFired() | Evaluated() | EvaluationFailed() | Restarted():
-                raise InvariantBroken(f"a device was told {event}")
+                raise InvariantBroken(f"a device cannot handle {event}")
 
     # ---- connection --------------------------------------------------------------------------
 
@@ -141,14 +141,14 @@ class DeviceCore:
     def _disconnect(self) -> list[Effect]:
         self._session = None
         self._sender_on = False
-        if self._incoming is not None:  # nothing of a dead session is acted on
+        if self._incoming is not None:  # results of a dead session are ignored
             self._phase, self._incoming = DevicePhase.IDLE, None
         if self._program is not None and self._program.needs_gradient:
             self._abandon()
         return []
 
     def _abandon(self) -> None:
-        """Give up the round. The iteration it was in is not repeated: its data has been used."""
+        """Abandon the round. The current iteration is not repeated: its data has been used."""
         if self._assignment is not None:
             step = self.step + (self._phase is DevicePhase.TRAINING)
             self._program = build_program(self._assignment.program, step)
@@ -166,7 +166,7 @@ class DeviceCore:
                 self._sender_on = True
                 return []
             case HandIn():
-                # Without one, it was given up for a new assignment and the server is being told.
+                # Without one, it was discarded for a new assignment; the server is being notified.
                 return [] if self._pending is None else self._send(self._pending)
             case GlobalModel():
                 if self._phase not in (DevicePhase.IDLE, DevicePhase.PENDING):
@@ -184,14 +184,14 @@ class DeviceCore:
         raise ProtocolViolation(f"a server does not send {type(message).__name__}")
 
     def _assign(self, assignment: Assignment) -> list[Effect]:
-        if assignment == self._assignment:  # back in the run it left: go on as it was
+        if assignment == self._assignment:  # back in the same run: continue as before
             return []
         build_program(assignment.program, self.step)  # may refuse, so it goes first
         had_work = self._phase is not DevicePhase.IDLE
         self._assignment = assignment
         self._prepared = False
         self._abandon()
-        # The server counts on work this device has just given up: say again how things stand.
+        # The server expects work that this device has just discarded: report the state again.
         again = self._send(self._introduction()) if had_work else []
         return again + self._pump()
 

@@ -28,16 +28,16 @@ class Distribution:
         self._merging = devices
 
     def merged(self, model: Payload) -> tuple[NodeId, ...]:
-        """A new version; says who gets it."""
+        """A new version; returns the devices that get it."""
         self._model = model
         self.version += 1
         devices, self._merging = self._merging, ()
         return devices
 
     def answer(self, devices: Iterable[NodeId], roster: Roster, share: float) -> list[Effect]:
-        """Send the global model; a device with a copy on the server gets both sides fresh."""
+        """Send the global model; for a device with a copy on the server both sides are replaced."""
         if not self._copy_per_device:
-            # One that left and is back while it is being merged gets what comes of that.
+            # A device that left and is back during the merge gets the result of that merge.
             return self.send([d for d in devices if d not in self._merging], roster, share)
         sessions = roster.sessions
         self._copies.extend(OpenCopy(d, sessions[d]) for d in devices if d in sessions)
@@ -50,7 +50,7 @@ class Distribution:
         effects: list[Effect] = []
         for device in devices:
             member = roster.members.get(device)
-            # It may have left, or come back meanwhile and been welcomed with a model already.
+            # It may have left, or have come back in the meantime and received a model already.
             if member is None or not member.awaits_model:
                 continue
             member.awaits_model, member.owes_update = False, True

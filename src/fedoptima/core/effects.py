@@ -49,7 +49,7 @@ class NoteKind(StrEnum):
     UPDATE_REFUSED = "update refused"
 
 
-PROBLEMS = (NoteKind.DEVICE_FAILED, NoteKind.PEER_DROPPED)  # they say what is wrong with a device
+PROBLEMS = (NoteKind.DEVICE_FAILED, NoteKind.PEER_DROPPED)  # they report a problem with a device
 
 
 @dataclass(frozen=True, slots=True)

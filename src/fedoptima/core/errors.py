@@ -1,4 +1,4 @@
-"""Whose fault an error is, said by its type: the user's, the peer's, or ours."""
+"""The type of an error says whose fault it is: the user's, the peer's, or ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class FedOptimaError(Exception):
 
 
 class ConfigError(FedOptimaError):
-    """The user's input cannot work. The message names the place, the value and the way out."""
+    """The user's input cannot work. The message names the place, the value and the remedy."""
 
 
 class RunFailed(FedOptimaError):
@@ -24,7 +24,7 @@ class Stalled(FedOptimaError):
 
 
 class ProtocolViolation(FedOptimaError):
-    """A peer did something its role does not allow. The driver drops that peer and goes on."""
+    """A peer did something its role does not allow. The driver drops that peer and continues."""
 
 
 class NotFinite(ProtocolViolation):
@@ -36,7 +36,7 @@ class InvariantBroken(FedOptimaError):
 
 
 def describe(error: Exception) -> str:
-    """Our own errors say what happened; of others the type is needed, too."""
+    """The message of our own errors is enough; for others the type is needed, too."""
     return str(error) if isinstance(error, FedOptimaError) else f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""What a core is told. Events are facts."""
+"""What a core is notified of. Events are facts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class JobDone:
     result: Payload
     samples: int = 0  # how many samples the job trained on
     text: str = ""  # PlanRun: the plan
-    micro_batches: int = 1  # PlanRun: what hides the round trip, where the method asks for it
+    micro_batches: int = 1  # PlanRun: how many hide the round trip, if the method asks for it
 
 
 @dataclass(frozen=True, slots=True)

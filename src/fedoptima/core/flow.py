@@ -4,9 +4,9 @@
 reserved when the turn-on is sent, not when the batch arrives: checked only on arrival, all the
 devices that were turned on earlier overshoot the cap together (docs/decisions/0001).
 
-A credit in the hand of a slow or dead device is a slot out of use, so a credit that is not used
-within ``timeout`` returns to the pool; the batch it was for, should it still come, is used where a
-slot is free, and else dropped without punishment.
+A credit held by a slow or dead device blocks a slot, so a credit that is not used within
+``timeout`` returns to the pool. If the batch it was for still arrives, it is used if a slot is
+free, and otherwise dropped without penalty.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class OpenFlow:
 class CappedFlow:
     """Credits against one global cap, and a line of devices that wait for one.
 
-    The line is ordered by batches granted so far. A device that enters it is lifted to the count
-    of the last grant, so an old claim cannot be cashed in all at once: a waiting device is
-    granted a credit within K grants (start-time fair queueing). With ``balanced=False`` the line
-    is first come, first served: the FIFO ablation has to switch off this balance as well.
+    The line is ordered by batches granted so far. When a device enters it, its count is raised to
+    that of the last grant, so it cannot claim many credits at once after waiting: a waiting
+    device gets a credit within K grants (start-time fair queueing). With ``balanced=False``
+    the line is first come, first served: the FIFO ablation switches off this balance as well.
     """
 
     def __init__(self, cap: int, *, timeout: float | None = None, balanced: bool = True) -> None:
@@ -87,10 +87,10 @@ class CappedFlow:
         self.balanced = balanced
         self._line: list[tuple[int, int, NodeId]] = []  # (count, order, device); may be outdated
         self._waiting: dict[NodeId, int] = {}  # the order number of a device's valid entry
-        self._granted: dict[NodeId, int] = {}  # the number of the grant in the device's hand
+        self._granted: dict[NodeId, int] = {}  # the number of the grant that the device holds
         self._expired: dict[
             NodeId, None
-        ] = {}  # its batch is late: used if there is room when it comes
+        ] = {}  # the batch is late: used if a slot is free when it arrives
         self._deadlines: deque[tuple[float, int, NodeId]] = deque()  # (time, grant, device)
         self._counts: dict[NodeId, int] = {}
         self._last = 0  # the count of the device granted last
@@ -108,7 +108,7 @@ class CappedFlow:
             accepted = True
         elif device in self._expired:
             del self._expired[device]
-            accepted = self._has_room  # its slot may be another's by now
+            accepted = self._has_room  # its slot may have been given to another device
         else:
             raise ProtocolViolation(f"{device} sent activations without a turn-on")
         self._buffered += accepted

@@ -1,4 +1,4 @@
-"""The seams between the core and whoever drives it."""
+"""The interfaces between the core and its driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedoptima.core.events import Event, JobDone, JobFailed, Rejected
 from fedoptima.core.jobs import Job
 from fedoptima.core.types import NodeId, Payload, PayloadId
 
-State = object  # plain data: what plain.freeze returns
+State = object  # plain data, as `serialization.freeze` returns it
 
 
 class Machine(Protocol):
@@ -26,7 +26,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a job came to."""
+    """The outcome of a job."""
 
     result: Payload
     samples: int = 0

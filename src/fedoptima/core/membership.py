@@ -1,4 +1,4 @@
-"""Who takes part, under which session, and what the server owes to whom."""
+"""Which devices take part, under which session, and what the server owes each of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Member:
         self.session = session
         self.join = join
         self.owes_update = False  # it has a model to train, or an update to hand in
-        self.awaits_model = False  # it handed in, or is new, and must be answered
+        self.awaits_model = False  # it handed in, or is new, and waits for a model
 
 
 class Roster:
     """Sessions, members, and what is remembered of devices that left.
 
-    The memory is a few numbers a device: it is what lets a rejoining device hand in an update
-    that was lost on the way, and not hand it in twice.
+    A few numbers per device are kept: with them a rejoining device can hand in an update that
+    was lost in transit, but cannot hand it in twice.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Roster:
         return member
 
     def remove(self, device: NodeId) -> Member | None:
-        """The device is gone; the member it was, if it had joined."""
+        """The device has left; returns its member entry if it had joined."""
         del self.sessions[device]
         return self.members.pop(device, None)
 

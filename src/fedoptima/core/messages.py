@@ -21,10 +21,10 @@ class ProgramSpec:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A device's first word in a session.
+    """A device's first message in a session.
 
-    ``training`` and ``pending`` say what it brings back from an earlier session: a round it is
-    still in, or a finished update nobody has answered. Either is worth more than a fresh model.
+    ``training`` and ``pending`` report work from an earlier session: an unfinished round, or a
+    finished update without an answer. Either is worth more than a new model.
     """
 
     incarnation: int  # one higher each time the device's process starts
@@ -34,7 +34,7 @@ class Join:
     version: int = -1  # t_k; -1: never had a model
     training: bool = False
     pending: PayloadId | None = None
-    step: int = 0  # of its next iteration: with it, a trace says how each life began
+    step: int = 0  # of its next iteration: a trace then says where each incarnation started
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ModelUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The device cannot go on. ``diverged``: because the training itself went wrong."""
+    """The device cannot continue. ``diverged``: because its loss is not finite."""
 
     error: str
     diverged: bool = False

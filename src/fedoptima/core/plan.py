@@ -1,6 +1,6 @@
 """The Pre-processor's result as plain data: what is on the device, and what everything costs.
 
-The server makes a plan once (`preprocess.plan`) and sends it to the devices, who build their side
+The server makes a plan once (`preprocess.plan`) and sends it to the devices, which build their side
 from it; the simulator takes its costs from it; its JSON is in the trace.
 """
 
@@ -82,7 +82,7 @@ class Plan:
 
 
 def recorded_plan(text: str) -> Plan | None:
-    """From a trace; None where another version, or no Pre-processor at all, has written it."""
+    """From a trace; None if it was written by another version, or without a Pre-processor."""
     try:
         return Plan.from_json(text)
     except (ValueError, TypeError, KeyError):

@@ -1,7 +1,7 @@
 """What a device does inside one round of H iterations. One class per family of methods.
 
 A program turns facts into orders: jobs for the engine (one at a time) and messages to the server.
-Steps are numbered through the device's whole life, because a step's number decides its data.
+Steps are numbered across all incarnations of a device: a step's number determines its data.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FullModel(Iterations):
 
 
 class AuxiliaryLoss(Iterations):
-    """FedOptima: offer the activations, then learn from the auxiliary network's own loss (Alg. 1).
+    """FedOptima: send the activations, then learn from the auxiliary network's own loss (Alg. 1).
 
     The activations go out before the auxiliary step, so the transfer overlaps the computation.
     """
@@ -137,7 +137,7 @@ class ServerGradient(Iterations):
     def gradient(self, message: GradientBatch) -> list[Order]:
         expected = (self.step, self._answered)  # answers come in the order of the questions
         if self._answered == self._sent or (message.seq, message.part) != expected:
-            raise ProtocolViolation(f"the server sent a gradient nobody waits for: {message}")
+            raise ProtocolViolation(f"the server sent an unexpected gradient: {message}")
         self._answered += 1
         self._gradients.append(message)
         return self._next()

@@ -39,12 +39,12 @@ class Progress:
         self._round_size = max(1, members)
 
     def trained(self, samples: int, held_by_all: int) -> None:
-        """An update of so many samples was accepted."""
+        """An update trained on this many samples was accepted."""
         self.epochs += samples / held_by_all
         self._refused = 0.0
 
     def refused(self, samples: int, held_by_all: int, max_delay: int) -> None:
-        """An update came too late. It moves neither budget nor schedule."""
+        """An update came too late. It advances neither budget nor schedule."""
         self._refused += samples / held_by_all
         if self._refused >= MOST_REFUSED - _ROUNDING:
             self.failed = True
@@ -83,7 +83,7 @@ class Progress:
         return due
 
     def take_stock(self, version: int) -> list[Effect]:
-        """After an update was dealt with: evaluate if an epoch is over, stop if the budget is."""
+        """After an update: evaluate if an epoch is over, stop if the budget is spent."""
         if self.closing is not None:
             return []
         due = self.evaluation_due()

@@ -2,7 +2,7 @@
 
 Models always go first, in order of arrival. The two policies differ in the order of activations.
 A call costs O(log K), whatever the number of batches waiting (joining and leaving: on average over
-the calls, because counts that have changed since are looked at there).
+the calls, because changed counts are updated there).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CounterScheduler:
         self.consumed: dict[NodeId, int] = {}  # c_k; kept when a device leaves
 
     def join(self, device: NodeId) -> None:
-        # With a count of zero a newcomer would own the server until it had caught up.
+        # With a count of zero only the newcomer would be served until it had caught up.
         count = max(self.consumed.get(device, 0), self._least_count())
         self.consumed[device] = count
         self._queues[device] = deque()
@@ -115,7 +115,7 @@ class CounterScheduler:
     def check(self) -> None:
         waiting = {device for device, queue in self._queues.items() if queue}
         if self.buffered != sum(map(len, self._queues.values())):
-            raise InvariantBroken(f"{self.buffered} batches counted, other number queued")
+            raise InvariantBroken(f"{self.buffered} batches counted, but a different number queued")
         if waiting != self._entry.keys():
             raise InvariantBroken("a device with batches waiting is not in the scheduler's heap")
 

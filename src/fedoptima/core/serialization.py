@@ -7,7 +7,7 @@
     tuple, list, deque     ["()", ...], ["[]", ...], ["<>", ...]
     dict, ordered dict     ["{}", [key, value], ...], ["{=}", ...]
 
-Every array begins with a string that says what it is, so the way back is unambiguous.
+Every array begins with a string that names its type, so it can be read back unambiguously.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def freeze(value: object, tensors: Tensors | None = None) -> Plain:
         return [tag, *([freeze(k, tensors), freeze(v, tensors)] for k, v in value.items())]
     if _classes.get(kind.__name__) is kind:
         return [kind.__name__, {k: freeze(v, tensors) for k, v in vars(value).items()}]
-    raise InvariantBroken(f"{kind.__name__} cannot be made plain: it was never registered")
+    raise InvariantBroken(f"{kind.__name__} cannot be serialized: it was never registered")
 
 
-# ---- the way back: traces have millions of arrays, so nothing is looked up twice -----------------
+# ---- reading: traces have millions of arrays, so nothing is looked up twice ----------------------
 
 
 def thaw(plain: Plain, tensors: _Values = None) -> object:
@@ -98,7 +98,7 @@ def thaw(plain: Plain, tensors: _Values = None) -> object:
     try:
         build = _builders[plain[0]]
     except IndexError:
-        raise ValueError("an array that does not say what it is") from None
+        raise ValueError("an array that does not name its type") from None
     except KeyError:
         raise InvariantBroken(f"unknown class {plain[0]!r}: written by another version?") from None
     return build(plain, tensors)

@@ -1,6 +1,6 @@
-"""The server: who is there, in which phase a run is, and how it ends.
+"""The server: which devices are connected, the phase of a run, and how it ends.
 
-Before the run it gathers devices and has the Pre-processor plan; `Training` carries the run itself.
+Before the run it gathers devices and has the Pre-processor plan; `Training` handles the run itself.
 A handler checks first and changes afterwards: one that refuses a message with ProtocolViolation
 leaves the machine as it was.
 """
@@ -77,13 +77,13 @@ class ServerCore:
 
     @property
     def sessions(self) -> Mapping[NodeId, int]:
-        """Who is connected, and under which number."""
+        """The connected devices, and their session numbers."""
         return self._roster.sessions
 
     def leaving_order(self) -> list[tuple[NodeId, int]]:
         """Every session, in the order in which they end when all end at once.
 
-        Those whose updates wait behind a barrier go first: it must not open for whoever is left.
+        Devices whose updates wait at a barrier go first: it must not open for the remaining ones.
         """
         holds = self.training.aggregation.holds
         return sorted(self._roster.sessions.items(), key=lambda item: (not holds(item[0]), item[0]))
@@ -157,7 +157,7 @@ class ServerCore:
             case ServerPhase.RUNNING:
                 return self._receive_in_training(device, member, message)
             case ServerPhase.CLOSING:
-                return []  # what still comes in is not used any more
+                return []  # messages that still arrive are not used any more
         return self._receive_early(device, member, message)
 
     def _receive_in_training(
@@ -186,7 +186,7 @@ class ServerCore:
         return [note, *self._finish(f"{device}: {error}", failed=True)]
 
     def _receive_early(self, device: NodeId, member: Member, message: Message) -> list[Effect]:
-        """From a device that worked under an earlier server: this one has not begun yet."""
+        """From a device of an earlier server process: this one has not started the run yet."""
         match message:
             case ModelUpdate():  # to be asked for when the run begins
                 member.join = replace(member.join, training=False, pending=message.data.id)
@@ -202,7 +202,7 @@ class ServerCore:
         if known is not None:
             if not known.join.training and known.join.pending is None:
                 raise ProtocolViolation(f"{device} joined twice")
-            known.join = join  # it gave up what it had brought along: see DeviceCore._assign
+            known.join = join  # it discarded the work it had: see DeviceCore._assign
             return self.training.welcome(device, known, self._now) if running else []
         member = self._roster.add(device, join)
         if running:
@@ -215,7 +215,7 @@ class ServerCore:
         return self.training.leave(device, self._now) if member and running else []
 
     def _wait_for_all(self) -> list[Effect]:
-        """Behind a barrier, until all who were there before a restart are back."""
+        """With a barrier, until all devices from before a restart are back."""
         if self.phase is not ServerPhase.RUNNING or not self.training.expect_all_back():
             return []
         patience = self._settings.patience
@@ -247,7 +247,7 @@ class ServerCore:
         return SetTimer(key, at)
 
     def _arm_timers(self) -> list[Effect]:
-        """One timer a policy, for its earliest deadline; one that fires too early is set again."""
+        """One timer per policy, for its earliest deadline; set again if it fires too early."""
         return [
             self._set_timer(key, deadline)
             for key, deadline in self.training.deadlines.items()
@@ -283,7 +283,7 @@ class ServerCore:
 
     def _turn_away(self, event: Event) -> list[Effect]:
         match event:
-            case Received(device, session, Join()):  # too late: say so, or it waits for ever
+            case Received(device, session, Join()):  # too late: answer, or it waits forever
                 return [Send(device, session, Stop("the run is over"))]
         return []
 

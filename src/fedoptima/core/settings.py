@@ -1,4 +1,4 @@
-"""What a server is told about the run it is to lead."""
+"""The server's settings for a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The server while a run trains (paper Alg. 4): schedule, train or aggregate, answer.
 
-Policies decide (scheduler, flow, aggregation); this only carries messages between them and the
+Policies decide (scheduler, flow, aggregation); this only passes messages between them and the
 Compute Engine. A method that refuses a message with ProtocolViolation has changed nothing.
 """
 
@@ -38,8 +38,8 @@ class Training:
         self._trains = method.training is not ServerTraining.NONE
         self._settings = settings
         self._plan = ""
-        self._expected: dict[NodeId, None] = {}  # there before a restart, and not all back yet
-        self._reconsider_due = False  # somebody left, or a barrier's time is over
+        self._expected: dict[NodeId, None] = {}  # in the run before a restart; not all back yet
+        self._reconsider_due = False  # a device left, or a barrier's time is over
         self.scheduler = method.scheduler()
         self.flow = method.flow()
         self.aggregation = method.aggregation()
@@ -84,7 +84,7 @@ class Training:
         ]
 
     def welcome(self, device: NodeId, member: Member, now: float) -> list[Effect]:
-        """Ask for the work a device brings along, or give it a model; never both."""
+        """Ask for the work a device already has, or send it a model; never both."""
         join = member.join
         unsettled = join.pending is not None and not self.roster.has_settled(device, join.pending)
         if join.training or unsettled:
@@ -101,8 +101,8 @@ class Training:
         return self.roster.turn_on(self.flow.left(device, dropped, now))
 
     def expect_all_back(self) -> bool:
-        """The server was restarted. A barrier would open for the first device that is back, and
-        merge a round of one: it waits for all who were there. False where there is no barrier."""
+        """After a restart of the server: a barrier would open for the first device that is back and
+        merge a round of one, so it waits for all devices of the run. False without a barrier."""
         if self.aggregation.closes_round:
             self._expected |= dict.fromkeys(self.roster.members)
         return bool(self._expected)
@@ -168,7 +168,7 @@ class Training:
         effects: list[Effect] = []
         if decision.refused:
             behind = offer.staleness
-            if behind > 0:  # else the server went back to an older checkpoint: once a device
+            if behind > 0:  # else the server went back to an older checkpoint: once per device
                 self.progress.refused(
                     update.trained, self.roster.total_samples, self.aggregation.max_delay
                 )
@@ -180,7 +180,7 @@ class Training:
 
     def _carry_out(self, decision: Decision, now: float) -> list[Effect]:
         for device, update in decision.settled:
-            # Counted here and not on arrival: what a barrier gives up is handed in once more.
+            # Counted here and not on arrival: an update discarded by a barrier is handed in again.
             self.roster.settle(device, update.data.id)
             if not decision.refused:
                 self.progress.trained(update.trained, self.roster.total_samples)
@@ -239,7 +239,7 @@ class Training:
     @property
     def deadlines(self) -> dict[str, float | None]:
         """When each policy wants to be woken, by the timer's key."""
-        # A barrier whose time is over while a job runs must not be woken again and again till then.
+        # A barrier whose time is over while a job runs must not be woken repeatedly until it ends.
         barrier = None if self._reconsider_due else self.aggregation.deadline
         return {CREDIT: self.flow.deadline, BARRIER: barrier}
 
@@ -247,7 +247,7 @@ class Training:
         """A deadline has come."""
         if key == CREDIT:
             return self.roster.turn_on(self.flow.expire(now))
-        if key != BARRIER:  # who is not back by now is not waited for any longer
+        if key != BARRIER:  # the barrier no longer waits for devices that are not back by now
             self._expected.clear()
         self._reconsider_due = True
         return []
