@@ -114,7 +114,7 @@ def test_a_folder_in_use_is_not_written_into(call: Call, recipe: Path) -> None:
 def test_resuming_where_no_run_is_says_so(call: Call, tmp_path: Path) -> None:
     answer = call("simulate", "--resume", tmp_path)
     assert answer.code == 2
-    assert "no run is here" in answer.complaint
+    assert "no run found here" in answer.complaint
 
 
 @pytest.mark.parametrize(

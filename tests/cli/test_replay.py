@@ -88,4 +88,4 @@ def test_the_first_difference_is_shown(call: Call, folder: Path, tmp_path: Path)
 def test_a_folder_without_a_run_is_the_users_error(call: Call, tmp_path: Path) -> None:
     answer = call("replay", tmp_path)
     assert answer.code == 2
-    assert "no run is here" in answer.complaint
+    assert "no run found here" in answer.complaint

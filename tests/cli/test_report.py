@@ -60,5 +60,5 @@ def test_json_is_all_that_is_printed(call: Call, folder: Path) -> None:
 def test_a_folder_without_a_run_is_the_users_error(call: Call, tmp_path: Path) -> None:
     answer = call("report", tmp_path)
     assert answer.code == 2
-    assert "no run is here" in answer.complaint
+    assert "no run found here" in answer.complaint
     assert not (tmp_path / "report.html").exists()

@@ -158,7 +158,7 @@ def test_the_run_outlives_a_device_and_no_device_outlives_the_run(long_run: Run)
         (["tiny.toml", "--devices", "0"], "Invalid value for '--devices'"),
         (["missing.toml", "--devices", "2"], "missing.toml"),
         (["tiny.toml", "--devices", "1", "--out", "."], "exists already"),
-        (["--resume", "nothing"], "nothing: no run is here"),
+        (["--resume", "nothing"], "nothing: no run found here"),
         (["tiny.toml", "--devices", "2", "--resume", "x"], "leave out RECIPE, --devices"),
         (["--resume", "over"], "over: this run is over; its result is in over/summary.json"),
     ],

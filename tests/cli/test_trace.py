@@ -123,7 +123,7 @@ def complaint(call: Call, *arguments: str | Path) -> str:
 
 def test_no_such_run(call: Call, tmp_path: Path) -> None:
     assert "nowhere: no such folder or file; give the folder" in complaint(call, "nowhere")
-    assert "no run is here" in complaint(call, tmp_path)
+    assert "no run found here" in complaint(call, tmp_path)
 
 
 def test_a_comparison_has_several(call: Call, folder: Path, tmp_path: Path) -> None:

@@ -255,5 +255,5 @@ def test_a_folder_in_use_is_not_touched(real: Comparison, tmp_path: Path) -> Non
     assert real.directory is not None
     with pytest.raises(ConfigError, match="exists already"):
         compare(tiny(tmp_path), out=real.directory)
-    with pytest.raises(ConfigError, match="no comparison is here"):
+    with pytest.raises(ConfigError, match="no comparison found here"):
         resume_comparison(tmp_path)

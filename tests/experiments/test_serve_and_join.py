@@ -64,7 +64,7 @@ def test_a_run_is_served_and_joined_stopped_and_resumed(tmp_path: Path) -> None:
     [
         ({"listen": "here"}, "listen here: write it as HOST:PORT"),
         ({"listen": "0.0.0.0:0"}, "reached over the network"),
-        ({"resume": True}, "no run to resume is here; give a recipe"),
+        ({"resume": True}, "there is no run to resume here; give a recipe"),
         ({"cert": "server.pem"}, "belong together"),
     ],
 )

@@ -192,9 +192,9 @@ def test_without_plotly_it_is_said_how_to_get_it(
 
 
 def test_what_cannot_be_reported_is_said_with_the_way_out(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run is here"):
+    with pytest.raises(ConfigError, match="no run found here"):
         report([tmp_path])
-    with pytest.raises(ConfigError, match="no run is here"):
+    with pytest.raises(ConfigError, match="no run found here"):
         report([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match="is a folder; give a file"):
         report([folder / "a"], out=tmp_path)

@@ -242,7 +242,7 @@ def test_a_run_that_is_over_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_where_no_run_is_none_is_gone_on_with(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run is here"):
+    with pytest.raises(ConfigError, match="no run found here"):
         resume(tmp_path)
     (tmp_path / "config.json").write_text('{"recipe"')
     with pytest.raises(ConfigError, match="damaged"):

@@ -118,7 +118,7 @@ def test_what_was_given_in_python_has_to_be_given_again_for_the_weights(tmp_path
 
 
 def test_where_no_run_is_none_is_replayed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run is here"):
+    with pytest.raises(ConfigError, match="no run found here"):
         replay(tmp_path)
 
 

@@ -1,1 +1,1 @@
-"""Several methods on the same footing: runs side by side, one table."""
+"""Several methods under equal conditions: runs side by side, one table."""

@@ -51,7 +51,7 @@ class Order:
 
 @dataclass(frozen=True)
 class RunState:
-    """How far one run is."""
+    """How far one run has come."""
 
     method: str
     seed: int

@@ -26,12 +26,12 @@ class Figures:
     best_accuracy: float | None
     seconds: float  # on the run's clock
     epochs: float
-    server_idle: float  # seconds an epoch; a server waits for devices' work only, so all Type I
+    server_idle: float  # seconds per epoch; a server waits for devices' work only, so all Type I
     device_idle_1: float
     device_idle_2: float
-    device_throughput: float  # samples a second
+    device_throughput: float  # samples per second
     server_throughput: float
-    bytes_up: float  # an epoch
+    bytes_up: float  # per epoch
     bytes_down: float
     server_memory: float  # bytes at the peak
     test_accuracy: float | None = None  # where validation data was held out of the training data
@@ -70,16 +70,16 @@ class Row:
     seeds: tuple[int, ...]  # those that were finished
     errors: Mapping[int, str]  # those that were not
     mean: Figures | None  # None: no seed was finished
-    deviation: Figures | None  # None: there are not several seeds to differ
-    reached: int  # seeds that came to the target
+    deviation: Figures | None  # None: fewer than two seeds were finished
+    reached: int  # seeds that reached the target
     time_to_target: float | None  # seconds, the mean over those seeds
     time_deviation: float | None
-    ratio: float | None  # of that time to the reference's; None: not every seed of both came there
+    ratio: float | None  # of that time to the reference's; None: not every seed of both reached it
 
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """All runs, and what they come to for each method."""
+    """All runs, and one row per method."""
 
     about: About
     runs: tuple[Run, ...]
@@ -106,7 +106,7 @@ class ComparedRuns:
 
     @cached_property
     def reference(self) -> str | None:
-        """The method that others' times are measured by; without FedOptima's, the fastest."""
+        """The method that others' times are compared with: FedOptima, or else the fastest."""
         times = {
             method: fmean(times) for method in self.about.methods if (times := self._times(method))
         }
@@ -122,7 +122,7 @@ class ComparedRuns:
         return f"{100 * self.target:.2f} % ({origin})"
 
     def failures(self) -> list[str]:
-        """A sentence an error, with all runs that ended so."""
+        """One line per error, with all runs that ended with it."""
         by_error: dict[str, list[str]] = {}
         for run in self.failed:
             by_error.setdefault(run.error or "", []).append(f"{run.method} (seed {run.seed})")
@@ -144,7 +144,7 @@ class ComparedRuns:
         return REFERENCE if REFERENCE in best else max(best, key=best.__getitem__)
 
     def _times(self, method: str) -> list[float] | None:
-        """To the target, of every seed that was finished; None if one of them never came there."""
+        """Times to the target of every finished seed; None if one of them never reached it."""
         finished = [run for run in self.runs if run.method == method and run.figures]
         times = self._reached(method)
         return times if times and len(times) == len(finished) else None

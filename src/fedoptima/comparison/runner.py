@@ -54,7 +54,7 @@ def compare(
 
     ``seeds``: how many, counted up from the recipe's, or which. ``options`` go to those methods
     that have them; the recipe's own ``[method]`` options only to the method it names. ``jobs``
-    processes run at a time (default: one a core), each with one thread unless the recipe says
+    processes run at a time (default: one per core), each with one thread unless the recipe says
     otherwise, so that results do not depend on it. ``target``: the accuracy whose time is taken;
     by default 99 % of FedOptima's best. A run that fails is reported; the others continue.
 
@@ -99,7 +99,7 @@ def resume_comparison(
 def read_about(directory: str | Path) -> About:
     path = Path(directory) / "comparison.json"
     if not path.is_file():
-        raise ConfigError(f"{directory}: no comparison is here (there is no {path.name})")
+        raise ConfigError(f"{directory}: no comparison found here ({path.name} is missing)")
     try:
         return About.from_json(json.loads(path.read_text())["about"], str(path))
     except (ValueError, KeyError) as error:
@@ -164,7 +164,7 @@ def _write_result(comparison: Comparison, folder: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a comparison is resumed from this file."""
+    """Written atomically: a comparison is resumed from this file."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text)
     temporary.rename(path)
@@ -185,7 +185,7 @@ def _folder(out: str | Path | None) -> Iterator[Path]:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be made ({error.strerror}); choose another --out"
+            f"{path}: cannot be created ({error.strerror}); choose another --out"
         ) from error
     yield path
 

@@ -65,7 +65,7 @@ def describe(
     target: float | None,
     command: str | None,
 ) -> About:
-    """Everything checked that can be without running anything."""
+    """Checks everything that can be checked without running anything."""
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"target = {target}: an accuracy is above 0 and at most 1 (0.8 is 80 %)")
@@ -119,7 +119,7 @@ def _seeds(seeds: int | Sequence[int] | None, first: int) -> tuple[int, ...]:
 
 
 def _check_options(about: About) -> None:
-    """An option may be unknown to some of the methods, not to all of them."""
+    """An option may be unknown to some of the methods, but not to all of them."""
     known = {option: name for name in about.methods for option in method_options(name)}
     for option in about.options:
         if option == "name":
@@ -146,7 +146,7 @@ def _with_one_split(about: About) -> Recipe:
     if recipe.split.objective == "paper" or recipe.split.at is not None or len(splitting) < 2:
         return recipe
     for name in sorted(splitting, key=lambda name: name != REFERENCE):
-        with suppress(ConfigError):  # its run will say so; another one's choice serves as well
+        with suppress(ConfigError):  # its own run will report it; another method's choice will do
             at = prepare(recipe_of(about, name, about.seeds[0]), dry=about.dry).plan().split
             return recipe.model_copy(update={"split": recipe.split.model_copy(update={"at": at})})
     return recipe

@@ -1,1 +1,1 @@
-"""Runs set up and carried out: simulated, served, joined, or a whole fleet on this machine."""
+"""Setting up and executing runs: simulated, served, joined, or a whole fleet on this machine."""

@@ -26,7 +26,7 @@ class Expected:
 def describe(
     recipe: Recipe, method: Method, mode: Mode, expected: Expected, *, dry: bool = False
 ) -> RunDescription:
-    """``method``: as it was built, for so many devices."""
+    """``method``: as built for that number of devices."""
     name = recipe.method.name
     return RunDescription(
         mode=mode,

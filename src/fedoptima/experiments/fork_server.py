@@ -31,7 +31,7 @@ def start_fork_server(work: Callable[[T], None]) -> None:
     """Loads in the background, and ends with this process. ``work``: see `process_of`."""
     get_context("forkserver").set_forkserver_preload([*_PRELOADED, work.__module__])
     before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"  # no file in the current folder takes the place of a library
+    os.environ[_SAFE_PATH] = "1"  # no file in the current folder can replace a library
     try:
         with ctrl_c_blocked():
             ensure_running()
@@ -42,7 +42,7 @@ def start_fork_server(work: Callable[[T], None]) -> None:
 
 
 def process_of(work: Callable[[T], None], subject: T, log: Path) -> ForkServerProcess:
-    """A process, still to be started, that writes all it says to ``log`` and ends with this one."""
+    """A process, not yet started, that writes all its output to ``log`` and ends with this one."""
     context = get_context("forkserver")
     return context.Process(target=_run, args=(work, subject, log), daemon=True)
 
@@ -71,7 +71,7 @@ def _run(work: Callable[[T], None], subject: T, log: Path) -> None:
 def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
-    wait([parent.sentinel])  # ready when the parent has ended, however it came to that
+    wait([parent.sentinel])  # ready when the parent has ended, for whatever reason
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE)
     os._exit(1)

@@ -22,7 +22,7 @@ class Given:
     loss: Loss | None = None
 
     def check(self, recipe: Recipe, run: Path) -> None:
-        """What a run was started with has to be given again whenever it is needed."""
+        """Objects that a run was started with have to be given again when it is resumed."""
         for what, named, there in (
             ("model", recipe.model.name, self.model),
             ("data", recipe.data.name, self.dataset),

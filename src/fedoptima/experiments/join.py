@@ -36,12 +36,12 @@ LOG = logging.getLogger("fedoptima.device")
 
 T = TypeVar("T")
 _STOP_INTERVAL = 0.2  # seconds between two checks whether to stop
-_AT_MOST = ("classes", "vocabulary")  # a device may have fewer; all else must be the same
+_AT_MOST = ("classes", "vocabulary")  # a device may have fewer classes; the rest must match
 
 
 @dataclass(frozen=True)
 class DeviceSetup:
-    """What a device brings along."""
+    """A device's settings."""
 
     name: str
     server: Address
@@ -51,7 +51,7 @@ class DeviceSetup:
     directory: str | None = None  # where data sets are
     compute: str = "cpu"
     threads: int | None = None
-    flops_per_second: float | None = None  # slowed down to this; None: as fast as it is
+    flops_per_second: float | None = None  # slowed down to this; None: full speed
     pace: Pace = field(default_factory=Pace)
     give_up_after: float | None = None  # seconds without a server
     stay: bool = False  # after a run, wait for the next one
@@ -59,7 +59,7 @@ class DeviceSetup:
 
 
 class DeviceFailed(FedOptimaError):
-    """This device cannot continue; the server has been told."""
+    """This device cannot continue; the server has been notified."""
 
 
 def join(
@@ -122,7 +122,7 @@ def device_setup(
     warn: Callable[[str], None],
     **others: Any,
 ) -> DeviceSetup:
-    """From what is typed. ``tls_files``: CA, certificate, key. ``speeds``: GFLOP/s, Mbps up, down.
+    """From typed options. ``tls_files``: CA, certificate, key. ``speeds``: GFLOP/s, Mbps up, down.
 
     ``others``: fields of `DeviceSetup`.
     """
@@ -133,7 +133,7 @@ def device_setup(
     tls = choose_security(address, DeviceTLS.of(*tls_files), insecure=insecure)
     who = name or (common_name(read_certificates(tls.cert)[0]) if tls is not None else None)
     if who is None:
-        raise ConfigError("--name is missing: say who this device is, for example --name pi-1")
+        raise ConfigError("--name is missing: give this device a name, for example --name pi-1")
     for warning in tls.check(who) if tls is not None else []:
         warn(warning)
     flops, up, down = (
@@ -157,7 +157,7 @@ def run_device(
     stopped: Callable[[], bool] = lambda: False,
     timeouts: Timeouts = DEFAULT,
 ) -> str:
-    """Work for the server until the run is over; says why it ended.
+    """Work for the server until the run is over; returns why it ended.
 
     ``stopped`` is asked a few times a second: once it says yes, `Interrupted` is raised.
     """
@@ -183,7 +183,7 @@ async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeo
             raise DeviceFailed(f"{setup.name} cannot continue: {halt.reason}")
         if not setup.stay:
             return halt.reason
-        if halt.reason != said:  # until its server has ended, each try gets the same answer
+        if halt.reason != said:  # until its server has ended, each attempt gets the same answer
             said = halt.reason
             LOG.info("%s; waiting for the next run", said)
         await _unless(stopped, asyncio.sleep(timeouts.between_runs))
@@ -241,7 +241,7 @@ def _own_data(setup: DeviceSetup, facts: dict[str, int]) -> Dataset | None:
 
 
 def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:
-    """A device's own data as data of the server's kind: of that, it may have seen only a part."""
+    """A device's own data with the server's classes, of which it may hold only some."""
     mine = {**dataset.facts, "classes": dataset.classes}
     for fact, wanted in facts.items():
         have = mine.get(fact)

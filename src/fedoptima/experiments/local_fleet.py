@@ -40,7 +40,7 @@ class DevicesGone(FedOptimaError):
 
 
 def with_devices(recipe: Recipe, count: int | None) -> Recipe:
-    """The recipe for so many devices: the first of its fleet, and then more like its last one."""
+    """The recipe for this many devices: the first of its fleet, then more like its last one."""
     if recipe.fleet is None:
         if count is None:
             raise ConfigError("the recipe has no fleet: say how many devices with --devices N")
@@ -129,12 +129,12 @@ class LocalFleet:
     async def _watch(self, name: NodeId, process: ForkServerProcess) -> None:
         if code := await _exit_code(process):
             log = self._log_of(name)
-            text = f"{name} has ended, {_how(code)}: {_last(log)} (all it said is in {log})"
+            text = f"{name} has ended, {_how(code)}: {_last(log)} (its log is {log})"
             LOG.error(text, extra={"device": name})
 
 
 async def _end(processes: Collection[ForkServerProcess]) -> None:
-    """Devices end by themselves after a finished run; after a failed one they are told to."""
+    """Devices end by themselves after a finished run; after a failed one they are stopped."""
     if await _all_ended(processes, _BY_ITSELF):
         return
     for process in processes:
@@ -178,11 +178,11 @@ def _how(code: int) -> str:
 def _last(log: Path) -> str:
     """The last line of a device's log."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "its log is empty"
 
 
 def crowding(devices: int) -> str:
-    """A warning, or nothing, if so many devices do not fit on this machine well."""
+    """A warning if this machine is too small for this many devices, or an empty string."""
     cores = os.cpu_count() or 1
     needed, available = _SERVER_BYTES + devices * _DEVICE_BYTES, _available_bytes()
     if available is not None and needed > available:
@@ -207,5 +207,5 @@ def _available_bytes() -> int | None:
 
 
 def threads_here(devices: int) -> int:
-    """Of torch, for each process, where a server and so many devices share this machine."""
+    """Torch threads for each process when a server and this many devices share this machine."""
     return max(1, (os.cpu_count() or 1) // (devices + 1))

@@ -26,7 +26,7 @@ class MetricsFile:
         self._written = 0
 
     def start(self) -> None:
-        """What the account knows by now, and nothing else: a resumed run has been cut back."""
+        """Rewrite the file with what the account knows by now: a resumed run has been cut back."""
         with self._path.open("w", newline="") as file:
             csv.writer(file).writerow(_COLUMNS)
         self._written = 0
@@ -46,7 +46,7 @@ class MetricsFile:
 
 
 def write_metrics(path: Path, points: Iterable[Point]) -> None:
-    """The whole file, in the place of one that has grown."""
+    """Replace the file written so far by the complete one."""
     course = CourseAccount()
     course.points.extend(points)
     MetricsFile(path, course).start()

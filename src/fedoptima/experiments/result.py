@@ -34,7 +34,7 @@ _IN_JSON = (
 
 @dataclass(frozen=True)
 class Result:
-    """The figures are the trace's, in ``summary``; the usual ones can be had here by name."""
+    """The figures are the trace's, in ``summary``; the common ones are also attributes here."""
 
     name: str
     method: str
@@ -131,7 +131,7 @@ class Result:
 
     @property
     def refused_samples(self) -> int:
-        """What those were trained on; in no epoch."""
+        """Samples that the refused updates were trained on; they count towards no epoch."""
         return self.summary.refused_samples
 
     @property
@@ -175,7 +175,7 @@ def build_result(
     summary: Summary,
     directory: Path | None,
 ) -> Result:
-    """Of a run that has just ended."""
+    """The result of a run that has just ended."""
     recipe = setup.recipe
     weights = engine.export() if isinstance(engine, ServerEngine) else {}
     held_out = bool(weights) and recipe.data.validation != "test"

@@ -1,4 +1,4 @@
-"""A run's folder: how to make one, open it, and leave the result in it."""
+"""A run's folder: creating it, opening it, and writing the result into it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunDirectory(RunFiles):
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{path}: cannot be made ({error.strerror}); choose another --out"
+                f"{path}: cannot be created ({error.strerror}); choose another --out"
             ) from error
         run = cls(path)
         run.config.write_text(json.dumps(description.to_plain(), indent=1))
@@ -52,7 +52,7 @@ class RunDirectory(RunFiles):
         """A run that exists: its recipe, and whether it was dry."""
         run = cls(path)
         if not run.begun:
-            raise ConfigError(f"{path}: no run is here (there is no {run.config.name})")
+            raise ConfigError(f"{path}: no run found here ({run.config.name} is missing)")
         known = run.description
         return run, validate(Recipe, dict(known.recipe), str(run.config)), known.dry
 
@@ -78,7 +78,7 @@ class RunDirectory(RunFiles):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"{self.path}: another process is running this run; choose another folder"
+                f"{self.path}: another process is executing this run; choose another folder"
             ) from error
 
     def discard(self) -> None:

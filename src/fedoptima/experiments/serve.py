@@ -38,7 +38,7 @@ def serve(
     """Train over the network: wait for devices (see `join`), serve them until the run is over.
 
     ``out`` is the run's folder. With ``resume`` the run in it continues after a kill, and is
-    started if there is none. ``devices``: start when so many have joined. Off this machine
+    started if there is none. ``devices``: start when this many have joined. Off this machine
     ``ca``, ``cert`` and ``key`` are needed (`fedoptima certs` makes the files), or ``insecure``.
 
     ``ready`` is called with the address once devices can connect. ``interrupted`` is asked a few
@@ -65,7 +65,7 @@ def serve(
         setup = prepare_server(chosen, progress=progress)
         directory = RunDirectory.create(Path(out), setup.describe())
     else:
-        raise ConfigError(f"{out}: no run to resume is here; give a recipe")
+        raise ConfigError(f"{out}: there is no run to resume here; give a recipe")
 
     def listening(address: Address) -> None:
         nonlocal started
@@ -76,6 +76,6 @@ def serve(
     try:
         return serve_run(setup, directory, listen=address, tls=tls, resume=resumed, hooks=hooks)
     except ConfigError:
-        if not (started or resumed):  # nothing was trained, and `out` must serve again
+        if not (started or resumed):  # nothing was trained, and `out` must be usable again
             directory.discard()
         raise

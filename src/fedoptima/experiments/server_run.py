@@ -100,7 +100,7 @@ def _security(tls: ServerTLS | None) -> str:
 
 
 class _View:
-    """Calls observers until one fails: devices record what they like, and the run must not end."""
+    """Calls observers until one fails: a device may record anything, and must not end the run."""
 
     def __init__(self) -> None:
         self._failed = False
@@ -211,7 +211,7 @@ class _ServerRun:
         view = self._attach_observer(hooks, watch)
         if self._restored is not None:
             node.resume_from(self._restored)
-        await server.start()  # not before: a device that connects finds the restored state
+        await server.start()  # not earlier: a device that connects must find the restored state
         background = asyncio.ensure_future(hooks.background(address)) if hooks.background else None
         try:
             LOG.info("listening on %s, %s", address, _security(tls))
@@ -222,7 +222,7 @@ class _ServerRun:
             await node.shut_down()
             await server.stop(
                 grace=_OBSERVER_INTERVAL
-            )  # without one, devices would be told of an error
+            )  # without one, devices would report an error
             self._compute.close()
             self._trace.close()
             if background is not None:
@@ -231,7 +231,7 @@ class _ServerRun:
         return self._finish(halt)
 
     def _attach_observer(self, hooks: RunHooks, watch: ServerWatch) -> Callable[[], None]:
-        """Before the first event; returns what calls the observer."""
+        """Called before the first event; returns the function that calls the observer."""
         if hooks.observe is None:
             return lambda: None
         view, observe = _View(), hooks.observe
@@ -257,7 +257,7 @@ class _ServerRun:
             look()
             self._trace.keep_readable()
             if background is not None and background.done():
-                background.result()  # raises what ended it
+                background.result()  # raises the error that ended it
             await asyncio.wait({self._node.outcome}, timeout=_OBSERVER_INTERVAL)
         return self._node.outcome.result()
 

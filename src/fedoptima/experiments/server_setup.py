@@ -58,7 +58,7 @@ def prepare_server(
 
 def check_same_recipe(recipe: Recipe, kept: Recipe, run: Path) -> None:
     """A run is resumed with the recipe it was started with."""
-    # Threads that the recipe leaves open were settled when the run was started.
+    # A thread count that the recipe leaves open was chosen when the run was started.
     threads = recipe.threads or kept.threads
     if recipe.model_copy(update={"threads": threads}) != kept:
         raise ConfigError(
@@ -68,9 +68,9 @@ def check_same_recipe(recipe: Recipe, kept: Recipe, run: Path) -> None:
 
 
 def instructions(setup: ServerSetup) -> str:
-    """What a device has to know. Where its data is and what computes is left to the device.
+    """The recipe for the devices, without paths and compute device, which are the device's choice.
 
-    With the facts of the data, which the model is made for: a device's own may lack some classes.
+    It includes the facts of the data, because a device's own data may lack some classes.
     """
     plain, dataset = plain_recipe(setup.recipe), setup.task.dataset
     data = plain["data"]

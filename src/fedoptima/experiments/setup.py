@@ -159,7 +159,7 @@ def build_method(recipe: Recipe, devices: int) -> Method:
     try:
         method: Method = validate_call(config=ConfigDict(strict=True))(build)(devices, **options)
         for policy in (method.flow, method.aggregation):
-            policy()  # they check their settings: let them do it before a run is set up
+            policy()  # they check their settings, which should happen before a run is set up
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -62,8 +62,8 @@ def run_experiment(
 ) -> Result:
     """``checkpoint_every``: wall-clock seconds; only with a directory.
 
-    ``interrupted`` is asked between events, where the state is whole: once it says yes, a last
-    checkpoint is saved and `Interrupted` is raised.
+    ``interrupted`` is called between events: once it returns True, a last checkpoint is saved
+    and `Interrupted` is raised.
     """
     if dry and experiment.recipe.stop.only_accuracy:
         raise ConfigError(
@@ -180,7 +180,7 @@ class _Run:
 
 
 class _Clock:
-    """Says when the simulation is paused for a checkpoint or the observer."""
+    """Decides when to pause the simulation for a checkpoint or the observer."""
 
     _OBSERVER_INTERVAL = 0.1  # seconds between two calls of the observer
 
@@ -190,7 +190,7 @@ class _Clock:
         self.checkpoint_due = False
 
     def due(self) -> bool:
-        # The clock is read after every event: that costs little beside a dry event, and one event
+        # The clock is read after every event: that is cheap next to a dry event, and one event
         # of a large model may take seconds.
         now = time.monotonic()
         if self._every is not None and now - self._last_checkpoint >= self._every:

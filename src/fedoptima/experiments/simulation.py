@@ -54,7 +54,7 @@ def simulate(
     ``nn.Module``; ``train`` and ``test`` may be ``(inputs, labels)`` or a map-style dataset.
 
     With ``out`` the run leaves a folder there and can be resumed after a kill. ``interrupted`` is
-    asked between events; when it says yes, the run saves a checkpoint and raises `Interrupted`.
+    called between events; if it returns True, a checkpoint is saved and `Interrupted` is raised.
     """
     given = Given(
         model=model if isinstance(model, nn.Module) else None,
@@ -89,7 +89,7 @@ def simulate(
             observer=observer,
             interrupted=interrupted,
         )
-    except ConfigError:  # found at the start: nothing was trained, and `out` must serve again
+    except ConfigError:  # found at the start: nothing was trained, and `out` must be usable again
         if directory is not None:
             directory.discard()
         raise
@@ -107,7 +107,7 @@ def resume(
     progress: ReadingProgress = lambda *_: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Resume a run that was killed or stopped; it ends as if it had not been.
+    """Resume a run that was killed or stopped; it ends as if it had not been interrupted.
 
     If the run is over already, its result is read from the folder. What was given to `simulate`
     as Python objects has to be given again.

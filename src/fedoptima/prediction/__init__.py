@@ -1,1 +1,1 @@
-"""What a run would do, before or beside it: throughput, bottleneck, advice."""
+"""What to expect of a run, before or during it: throughput, bottleneck, advice."""

@@ -1,8 +1,8 @@
 """What would help: the recipe simulated dry, as it is and with one thing changed at a time.
 
-Nothing here says anything about the run itself. A trial changes one part of the prepared
+This does not analyse the run itself. A trial changes one part of the prepared
 experiment (a speed, a link, the cap, the split), so all share data, partition and schedule. The
-whole is bounded in wall time: what does not fit is not tried, and said so.
+wall time is bounded: changes that do not fit are skipped and listed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from fedoptima.sim.fleet import Fleet, NodeSpec
 from fedoptima.trace.description import Mode
 
 BUDGET = 10.0  # seconds on the wall, for all trials together
-EPOCHS = 2.0  # of a trial; a fleet's rhythm shows in the first rounds
-WORTH_IT = 0.02  # a gain below this is none
+EPOCHS = 2.0  # of a trial; the first rounds show how a fleet behaves
+WORTH_IT = 0.02  # smaller gains are ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def advise(
     budget: float = BUDGET,
     clock: Callable[[], float] = time.monotonic,
 ) -> Advice:
-    """Of a run over the network the fleet is what the devices reported."""
+    """For a run over the network the fleet is what the devices reported."""
     real = view.description.mode is Mode.NETWORK
     deadline = clock() + budget
 
@@ -201,7 +201,7 @@ def _faster(spec: NodeSpec) -> NodeSpec:
 
 
 def _bandwidth_moves(fleet: Fleet) -> bool:
-    """Then a link's speed is not the device's own: doubling it would not last."""
+    """Then link speeds change during the run: doubling one would not last."""
     return fleet.churn is not None or any(change.kind == "bandwidth" for change in fleet.changes)
 
 

@@ -1,5 +1,5 @@
-"""The fleet of a real run, from its trace: what the devices reported, what the server was seen to
-do. With it, the run's recipe can be simulated."""
+"""The fleet of a real run, from its trace: what the devices reported, and how fast the server
+worked. With it, the run's recipe can be simulated."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def measured_experiment(
 
 
 def _server(experiment: Experiment, view: RunView) -> NodeSpec:
-    """Its speed in training, and how long a merge took it."""
+    """Its training speed, and how long its merges took."""
     spec, summary = experiment.fleet.server, view.summary
     trained, merged = _seconds(view, Kind.TRAIN), _seconds(view, Kind.MERGE)
     if trained and summary.server_samples:

@@ -18,9 +18,9 @@ ROUNDS, ITERATIONS = 2, 100  # of every device, until its pace is known
 
 @dataclass(frozen=True, slots=True)
 class DevicePace:
-    """One device: seconds, and what comes of them."""
+    """One device: seconds, and the rates that follow from them."""
 
-    iteration: float  # with the waits inside it, where there are any
+    iteration: float  # including waits within the round
     round: float  # from one model to the next
     turnaround: float  # mean, from a turn-on to the arrival of its batch; 0 where there is none
     samples_per_second: float

@@ -1,8 +1,8 @@
-"""What a run will be like, before it is run: what each side does, and which one is the limit.
+"""What a run will be like, before it starts: what each side does, and what limits it.
 
 A short dry simulation gives the figures; a second one, with a server that takes no time and a
-credit for every device, tells what devices and uplinks could send. Both are bounded in events, so
-that the answer comes within seconds for any fleet.
+credit for every device, shows what devices and uplinks could send. Both are bounded in events, so
+that the answer takes seconds for any fleet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Bottleneck = Literal["devices", "uplink", "server", "omega"]
 Paces = Mapping[NodeId, DevicePace]
 
 EVENTS = 100_000  # of one simulation, at most
-_AS_MUCH = 0.98  # of what could be: less is limited by something
+_AS_MUCH = 0.98  # of what is possible: below this, something limits it
 _PATIENCE = 0.5  # of the credit timeout: a turnaround above this share is too near to it
 _HOURS = 1e6  # a simulation ends before that
 _NO_TIME = 1e30  # FLOP/s
@@ -77,7 +77,7 @@ class Prediction:
 def plan(recipe: Recipe | str | Path, *, progress: ReadingProgress = quiet) -> Prediction:
     """What a run of this recipe will be like: its split, memory, throughput and bottleneck.
 
-    Nothing is trained, and of the data only its facts are needed.
+    Nothing is trained, and only the facts of the data are needed.
     """
     return predict(prepare(as_recipe(recipe), progress=progress, dry=True))
 
@@ -124,7 +124,7 @@ class _DryRun:
 
 
 def _steady(experiment: Experiment) -> Experiment:
-    """All devices are there from the start to the end, and nothing changes."""
+    """All devices are present from start to end, and nothing changes."""
     fleet = experiment.fleet
     present = {name: replace(spec, joins_at=0.0) for name, spec in fleet.devices.items()}
     return replace(

@@ -127,7 +127,7 @@ def _traces_of(given: Path) -> list[Path]:
     inside = _compared(given)
     if not inside:
         raise ConfigError(
-            f"{given}: no run is here (there is no {trace.name}); give the folder of a run, of a "
+            f"{given}: no run found here ({trace.name} is missing); give the folder of a run, of a "
             "comparison, or a trace"
         )
     return inside

@@ -1,7 +1,7 @@
-"""What a node would refuse that came over the network is refused in a simulation, too.
+"""A simulation refuses the messages that a node would refuse over the network.
 
-The values of a device's message are looked at when it is sent and judged when it arrives: on a GPU
-the look is mostly done by then, and no step waits for the work that was queued after it.
+The values of a device's message are checked when it is sent, and the result is used when it
+arrives: on a GPU the check is mostly done by then, and no step waits for work queued later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedoptima.sim.state import EnvelopeArrives
 class SimDeviceEngine(ComputeEngine, Protocol):
     def admit(self, message: Message) -> None: ...
     def reset(self) -> None:
-        """Forget everything a process forgets when it ends."""
+        """Forget everything that is lost when a process ends."""
 
 
 class SimServerEngine(ComputeEngine, Protocol):
@@ -34,7 +34,7 @@ class Admission:
     def __init__(self, server: SimServerEngine, devices: Mapping[NodeId, SimDeviceEngine]) -> None:
         self._server = server
         self._devices = devices
-        # Not part of a checkpoint: what is missing after a restore is looked at on arrival.
+        # Not part of a checkpoint: what is missing after a restore is checked on arrival.
         self._values: dict[NodeId, dict[PayloadId, Values]] = {}
 
     def sent(self, device: NodeId, message: Message) -> None:
@@ -45,7 +45,7 @@ class Admission:
                 self._values.setdefault(device, {})[message.data.id] = values
 
     def lost(self, device: NodeId) -> None:
-        """What was on its way from this device does not arrive."""
+        """Messages in transit from this device do not arrive."""
         self._values.pop(device, None)
 
     def judge(self, arrived: EnvelopeArrives) -> Received | Rejected:

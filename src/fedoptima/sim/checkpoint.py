@@ -1,7 +1,7 @@
-"""A simulation between two events, on disk: go on from it and nothing that follows is different.
+"""A simulation between two events, on disk: a run resumed from it continues exactly the same.
 
 The state holds the machines, the event heap, the links and the engines' bookkeeping; the tensors
-are the payloads in flight, the weights and the optimisers'.
+are the payloads in flight, the weights and the optimisers' state.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def save_checkpoint(folder: Path, simulation: Simulation, engines: Engines, mark
 def load_checkpoint(
     path: Path, simulation: Simulation, engines: Engines, compute: torch.device
 ) -> Mark:
-    """Put ``simulation`` and ``engines`` where they were; says where the trace was then.
+    """Restore ``simulation`` and ``engines``; returns the position of the trace at that time.
 
-    If ``path`` is damaged, the checkpoint before it serves.
+    If ``path`` is damaged, the checkpoint before it is used.
     """
     saved = read_checkpoint(path, compute)
     state, payloads, own = saved.state, saved.payloads(), saved.of_engines()

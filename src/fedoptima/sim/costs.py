@@ -43,7 +43,7 @@ class CostModel(Protocol):
 
 
 class FlopCosts:
-    """``plan`` is asked once, when the first job of the run itself is costed."""
+    """``plan`` is called once, when the cost of the run's first job is needed."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class FlopCosts:
         if spec.seconds:
             measured = spec.seconds.get(_NAMES.get(type(job), ""))
             if measured is not None:
-                # Measured for a whole batch, of which this may be a part.
+                # Measured for a whole batch; this may be a part of one.
                 return measured / job.parts if isinstance(job, _PARTIAL) else measured
         source = job.origin if isinstance(job, ServerStep) else node
         batch = 0 if source == SERVER else self._batches[source]  # the server has no data

@@ -14,7 +14,7 @@ def is_open(state: SimState, name: NodeId, envelope: Envelope) -> bool:
 
 
 def post(state: SimState, name: NodeId, upward: bool, envelope: Envelope) -> bool:
-    """Is it on its way?"""
+    """Is it in transit?"""
     if not is_open(state, name, envelope):
         return False
     link = state.devices[name].link(upward=upward)
@@ -44,7 +44,7 @@ def change_bandwidth(state: SimState, name: NodeId, bytes_per_second: float) -> 
 
 
 def clear(state: SimState, name: NodeId) -> None:
-    """What is on its way is lost."""
+    """Envelopes in transit are lost."""
     for upward in (True, False):
         state.devices[name].link(upward=upward).clear(state.kernel.now)
 

@@ -1,8 +1,8 @@
 """Drives the cores on a virtual clock (the driver contract is in docs/architecture.md).
 
 A job's maths runs when its result is due, not when it is ordered: an engine's state changes only
-through its own jobs, so nothing can tell the difference, a job of a dead process is never
-computed, and the state between two events is whole - which is what makes snapshots simple.
+through its own jobs, so the result is the same, a job of a dead process is never computed, and
+between two events no work is in progress, which keeps snapshots simple.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Simulation:
             outcome = engine.execute(job, payload_id(node, incarnation, ticket))
         except InvariantBroken:
             raise
-        except Exception as error:  # whatever it is, it is over for this node and not for others
+        except Exception as error:  # any error ends this node's work, and not that of others
             if node == SERVER:
                 self.failure = error
             self._tell(node, job_failed(ticket, job, error))
@@ -251,7 +251,7 @@ class Simulation:
             return
         if arrived.upward:
             self._tell(SERVER, self._admission.judge(arrived))
-            if isinstance(envelope.message, Failed):  # the last thing that a device says
+            if isinstance(envelope.message, Failed):  # the device's last message
                 self._disconnect(name)
         elif not self.devices[name].hung:
             self._tell(name, self._admission.judge(arrived))
@@ -280,7 +280,7 @@ class Simulation:
                 delivery.change_bandwidth(self.state, name, change.bytes_per_second)
 
     def _churn_due(self, tick: int) -> None:
-        """Churn is about devices that take part: those to come later, or sent away, do not."""
+        """Churn affects devices that take part: not those that join later or have left for good."""
         if self._churn is None:
             return
         present = {
@@ -302,7 +302,7 @@ class Simulation:
         device.trouble = trouble
 
     def _start_process(self, name: NodeId) -> None:
-        """A process that starts again keeps only its numbers of incarnation and step."""
+        """A restarted process keeps only its incarnation and step numbers."""
         device = self.devices[name]
         if device.session:
             device.machine = device.machine.restarted()
@@ -333,8 +333,8 @@ class Simulation:
             self._tell(name, Disconnected(SERVER, device.session))
 
     def _drop_peer(self, node: NodeId, peer: NodeId, reason: str) -> None:
-        """A device that the server drops is told so, and ends. A server is only left: over the
-        network its device would try again, here the same message would come again."""
+        """A device that the server drops is notified and ends. From a server the device only
+        disconnects: over the network it would reconnect, here the same message would come again."""
         self._disconnect(peer if node == SERVER else node)
         if node == SERVER:
             self._end_process(peer, reason)

@@ -1,7 +1,7 @@
 """Engines without tensors: the same sizes and counts, no maths. For timing, and for any fleet size.
 
-A dry run makes the same trace as a real one except for what was measured by evaluating; a test
-holds that.
+A dry run produces the same trace as a real one except for the results of evaluations; a test
+checks that.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DryServerEngine:
         return Outcome(Payload(result, 0))
 
     def inspect(self, message: Message) -> None:
-        """There are no tensors to look at."""
+        """There are no tensors to check."""
 
     def admit(self, message: Message, values: Values | None = None) -> None:
         pass

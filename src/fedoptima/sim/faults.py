@@ -1,6 +1,6 @@
 """What goes wrong in a simulated fleet, and when.
 
-Scripted changes are for tests and stories; `Churn` is the paper's unstable environment
+Scripted changes are for tests and examples; `Churn` is the paper's unstable environment
 (section 6.4): every interval each device leaves with probability p or gets a new bandwidth, and
 a device that is away comes back with probability 1 - p.
 """
@@ -20,8 +20,8 @@ ChangeKind = Literal["leave", "return", "cut", "restore", "hang", "bandwidth"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """leave/return: the process ends and starts anew; cut/restore: only the connection goes;
-    hang: it stays connected and does nothing any more."""
+    """leave/return: the process ends and is restarted; cut/restore: only the connection is lost;
+    hang: the device stays connected but does nothing any more."""
 
     at: float
     device: NodeId

@@ -48,7 +48,7 @@ def presets() -> dict[str, Path]:
 def build_fleet(config: FleetConfig | None, seed: int) -> Fleet:
     if config is None:
         raise ConfigError(
-            'fleet: is missing; say what is simulated, for example fleet.preset = "testbed_a"'
+            'fleet: is missing; describe what to simulate, for example fleet.preset = "testbed_a"'
         )
     described = _with_preset(config)
     if described.server is None:
@@ -71,7 +71,7 @@ def build_fleet(config: FleetConfig | None, seed: int) -> Fleet:
 
 
 def _with_preset(config: FleetConfig) -> FleetConfig:
-    """What is written beside a preset replaces that part of it."""
+    """A part given together with a preset replaces that part of it."""
     if config.preset is None:
         return config
     known = presets()

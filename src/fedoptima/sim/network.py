@@ -1,8 +1,8 @@
-"""One direction of one device's connection: bandwidth, latency, and who goes first.
+"""One direction of one device's connection: bandwidth, latency, and which message goes first.
 
 Messages of a class leave in the order they were handed over. Control messages and models overtake
-activations and gradients, also one that is half way through: the network driver sends those in
-chunks, so a model never waits for more than a chunk of them.
+activations and gradients, even one that is partly sent: the network driver sends those in chunks,
+so a model waits for one chunk at most.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Link:
         self.generation = 0  # a completion announced under an older number is void
         self._urgent: deque[tuple[Envelope, float]] = deque()  # (envelope, bytes still to go)
         self._bulk: deque[tuple[Envelope, float]] = deque()
-        self._since = 0.0  # when the envelope in front began, or went on, to move
+        self._since = 0.0  # when the envelope in front began, or continued, to move
 
     def put(self, envelope: Envelope, now: float) -> bool:
-        """Hand over an envelope; true if it goes to the front: what was announced is void then."""
+        """Hand over an envelope; true if it goes to the front: the announced completion is void."""
         bulk = is_bulk(envelope.message)
         in_front = not (self._urgent or (bulk and self._bulk))
         if in_front:
@@ -63,7 +63,7 @@ class Link:
         return self._since + queue[0][1] / self.bytes_per_second
 
     def _account(self, now: float) -> None:
-        """Book what has moved so far; what was announced is void."""
+        """Account for what has moved so far; the announced completion is void."""
         queue = self._urgent or self._bulk
         if queue:
             envelope, left = queue[0]

@@ -1,4 +1,4 @@
-"""All that changes while a simulation runs, apart from its engines: what a checkpoint holds."""
+"""Everything that changes during a simulation, except its engines: what a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class SimState:
     server: SimServer
     devices: dict[NodeId, SimDevice]
     kernel: EventKernel = field(default_factory=EventKernel)
-    events: int = 0  # told to cores so far
+    events: int = 0  # delivered to cores so far
     timer_number: int = 0
 
 

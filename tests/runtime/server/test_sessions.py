@@ -296,7 +296,7 @@ def test_a_second_server_on_the_same_run_is_refused_and_the_first_goes_on(tmp_pa
     """It would cut back the trace that the first one writes."""
     with scene(tmp_path, "fl") as run:
         with (
-            pytest.raises(ConfigError, match="another process is running this run"),
+            pytest.raises(ConfigError, match="another process is executing this run"),
             Server(tiny_recipe("fl"), tmp_path / "run", resume=True) as second,
         ):
             second.result()

@@ -32,7 +32,7 @@ class StateFile:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{path.parent}: cannot be made ({error.strerror}); choose another --state"
+                f"{path.parent}: cannot be created ({error.strerror}); choose another --state"
             ) from error
 
     def begin_incarnation(self, run: str, *, records: int) -> DeviceState:
