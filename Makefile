@@ -27,8 +27,9 @@ test: lint ## Check style and types, run every test, check how much of the code 
 	$(BIN)/coverage report --include='*/fedoptima/core/*' --fail-under=$(CORE_COVERAGE) --skip-covered
 	$(BIN)/coverage report --fail-under=$(COVERAGE) --skip-covered --sort=miss
 
-slow: $(READY) ## Run the tests that take minutes
+slow: $(READY) ## Run the tests that take minutes, and the laws over many more random runs
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/sim tests/core --hypothesis-profile thorough
 
 lint: $(READY) ## Check style (ruff) and types (mypy)
 	$(BIN)/ruff check .
