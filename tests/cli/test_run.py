@@ -37,6 +37,9 @@ training = { batch_size = 10 }
 stop.epochs = 4
 """
 
+# Longer than the name of a socket may be.
+TEMPORARY = "temporary" + 100 * "-"
+
 
 class Run:
     """``fedoptima run`` as a process of its own, in a folder with a model and data."""
@@ -44,8 +47,8 @@ class Run:
     def __init__(self, folder: Path, *options: str) -> None:
         self._folder = folder
         self._err = folder / "stderr.txt"
-        environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
-        (folder / "tmp").mkdir(exist_ok=True)
+        environment = {**os.environ, "TMPDIR": str(folder / TEMPORARY)}
+        (folder / TEMPORARY).mkdir(exist_ok=True)
         with self._err.open("w") as err:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "fedoptima", "run", *options],
@@ -83,7 +86,7 @@ class Run:
 
     @property
     def certificates(self) -> list[Path]:
-        return list((self._folder / "tmp").glob("fedoptima-*"))
+        return list((self._folder / TEMPORARY).glob("fedoptima-*"))
 
 
 def lives(pid: int) -> bool:

@@ -138,7 +138,7 @@ DIVERGES = {"learning_rate": 1e30, "momentum": 0.0}
     ("training", "error", "said"),
     [
         ({"server": DIVERGES}, TrainingDiverged, r"1e[+]30.*lower the learning rate"),
-        ({"device": DIVERGES}, Stalled, r"every device.*slow: .*NaN.*lower the learning rate"),
+        ({"device": DIVERGES}, Stalled, r"every device.*slow.*: .*NaN.*lower the learning rate"),
         ({"device": DIVERGES, "on_divergence": "end"}, TrainingDiverged, "fast: .*NaN.*lower"),
     ],
 )

@@ -9,7 +9,7 @@ from fedoptima.core import effects, events
 from fedoptima.core.errors import TrainingDiverged
 from fedoptima.core.jobs import FullStep
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.sim.faults import Change
 from fedoptima.trace.record import Record
 from tests.support.rows import ROWS, Options
@@ -61,7 +61,13 @@ def test_these_runs_know_every_event_and_every_effect() -> None:
         for what in ("diverges", "unmeasurable", "refused"):
             for record in eventful(method, **{what: True}).records:
                 seen |= {type(record.event), *map(type, record.effects)}
-    assert seen >= {*get_args(events.Event), *get_args(effects.Effect)}
+    never = {events.Restarted}  # a simulated server has one process from beginning to end
+    assert seen >= {*get_args(events.Event), *get_args(effects.Effect)} - never
+
+
+def test_a_servers_restart_comes_back_as_an_equal_record() -> None:
+    record = Record(2.5, SERVER, events.Restarted(), [])
+    assert Record.from_line(record.to_line()) == record
 
 
 def test_tensors_are_never_in_a_trace() -> None:

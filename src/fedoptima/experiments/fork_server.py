@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ T = TypeVar("T")
 _PRELOADED = ("torch._dynamo", "fedoptima.experiments.setup")
 _GRACE = 3.0  # seconds for a process to end by itself once its parent has ended
 _SAFE_PATH = "PYTHONSAFEPATH"
+_LONGEST_FOLDER = 60  # characters; multiprocessing adds about 35
 
 
 def start_fork_server(work: Callable[[T], None]) -> None:
@@ -32,13 +34,20 @@ def start_fork_server(work: Callable[[T], None]) -> None:
     get_context("forkserver").set_forkserver_preload([*_PRELOADED, work.__module__])
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"  # no file in the current folder can replace a library
+    # Its socket has to fit into 108 bytes; a long TMPDIR leaves no room for the name.
+    folder, tempfile.tempdir = tempfile.tempdir, _short(tempfile.gettempdir())
     try:
         with ctrl_c_blocked():
             ensure_running()
     finally:
+        tempfile.tempdir = folder
         del os.environ[_SAFE_PATH]
         if before is not None:
             os.environ[_SAFE_PATH] = before
+
+
+def _short(folder: str) -> str:
+    return folder if len(folder) <= _LONGEST_FOLDER else "/tmp"
 
 
 def process_of(work: Callable[[T], None], subject: T, log: Path) -> ForkServerProcess:
