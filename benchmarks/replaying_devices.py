@@ -23,8 +23,9 @@ from fedoptima.runtime.security.certificates import authority_files, device_file
 from fedoptima.runtime.security.tls import DeviceTLS
 from fedoptima.runtime.timeouts import DEFAULT
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.channel import PATH, SCHEMA, client_options
-from fedoptima.runtime.wire.codec import Chunk, deserialize, encode, serialize
+from fedoptima.runtime.wire.channel import PATH, client_options
+from fedoptima.runtime.wire.codec import SCHEMA, encode
+from fedoptima.runtime.wire.frames import Chunk, deserialize, serialize
 
 
 def device_name(number: int) -> str:

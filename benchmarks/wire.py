@@ -31,7 +31,8 @@ from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 from fedoptima.runtime.timeouts import DEFAULT
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import PATH, SERVICE, client_options, server_options
-from fedoptima.runtime.wire.codec import CHUNK_BYTES, Assembler, deserialize, serialize
+from fedoptima.runtime.wire.codec import CHUNK_BYTES, Assembler
+from fedoptima.runtime.wire.frames import deserialize, serialize
 from fedoptima.runtime.wire.outbox import Outbox
 
 BATCHES, ROUNDS = 32, 11

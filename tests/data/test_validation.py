@@ -6,7 +6,7 @@ import torch
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
-from fedoptima.data.validation import hold_out
+from fedoptima.data.partition import hold_out
 
 
 def uneven() -> Dataset:

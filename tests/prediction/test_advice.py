@@ -19,8 +19,7 @@ from fedoptima.core.types import NodeId
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
 from fedoptima.experiments.setup import prepare
-from fedoptima.prediction.advice import Advice, Trial, advise, changes
-from fedoptima.prediction.measured_fleet import measured_experiment
+from fedoptima.prediction.advice import Advice, Trial, advise, changes, measured_experiment
 from fedoptima.trace.description import Mode
 from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET

@@ -10,8 +10,9 @@ import grpc
 from fedoptima.core.messages import Message
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.channel import PATH, SCHEMA
-from fedoptima.runtime.wire.codec import Assembler, Chunk, Frame, deserialize, encode, serialize
+from fedoptima.runtime.wire.channel import PATH
+from fedoptima.runtime.wire.codec import SCHEMA, Assembler, encode
+from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
 
 DEADLINE = 20.0  # seconds, for what takes milliseconds
 

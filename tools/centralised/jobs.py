@@ -17,8 +17,8 @@ import torch
 from fedoptima.config.load import load_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.data.dataset import Dataset
+from fedoptima.data.partition import hold_out
 from fedoptima.data.registry import load_dataset
-from fedoptima.data.validation import hold_out
 from tools.centralised.settings import Settings
 from tools.centralised.training import Training, quick
 

@@ -6,6 +6,7 @@ contribute alike, 1/n when one does everything.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ class BalanceAccount:
     """Feed it every record, in order."""
 
     def __init__(self) -> None:
-        self._devices: dict[NodeId, _Tally] = {}
+        self._devices: defaultdict[NodeId, _Tally] = defaultdict(_Tally)
 
     def observe(self, record: Record) -> None:
         event = record.event
@@ -62,31 +63,25 @@ class BalanceAccount:
         if record.node != SERVER:
             return
         if isinstance(event, Received) and isinstance(event.message, Join):
-            self._of(event.sender)
+            self._devices[event.sender]
         for effect in record.effects:
             if isinstance(effect, Note) and effect.kind == NoteKind.LATE_BATCH_DROPPED:
-                self._of(effect.about).late += 1
+                self._devices[effect.about].late += 1
 
     def _job_done(self, node: NodeId, event: JobDone) -> None:
         job = event.job
         if node != SERVER:
             if event.samples:
-                self._of(node).device_samples += event.samples
+                self._devices[node].device_samples += event.samples
         elif isinstance(job, ServerStep):
-            tally = self._of(job.origin)
+            tally = self._devices[job.origin]
             tally.batches += job.part + 1 == job.parts
             tally.server_samples += event.samples
         elif isinstance(job, Merge):
             for part in job.parts:
-                tally = self._of(part.device)
+                tally = self._devices[part.device]
                 tally.updates += 1
                 tally.weight += part.weight
-
-    def _of(self, device: NodeId) -> _Tally:
-        tally = self._devices.get(device)
-        if tally is None:
-            tally = self._devices[device] = _Tally()
-        return tally
 
     def balance(self) -> Balance:
         tallies = self._devices.values()

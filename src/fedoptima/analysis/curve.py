@@ -88,3 +88,14 @@ def throughput(device_samples: int, server_samples: int, seconds: float) -> Thro
     if seconds <= 0:
         return Throughput(0.0, 0.0)
     return Throughput(device_samples / seconds, server_samples / seconds)
+
+
+START = Point(0.0, 0.0, 0, 0, 0, None, None)
+
+
+def throughput_between(before: Point, after: Point) -> Throughput:
+    return throughput(
+        after.device_samples - before.device_samples,
+        after.server_samples - before.server_samples,
+        after.seconds - before.seconds,
+    )

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fedoptima.analysis.formatting import (
-    brief,
-    counted,
-    duration,
-    listed,
-    megabytes,
-    percent,
-)
+from fedoptima.analysis.formatting import brief, counted, duration, listed, megabytes, percent
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
 from fedoptima.core.types import NodeId

@@ -10,14 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from fedoptima.core.effects import PROBLEMS, Effect, Note, Run, Send
-from fedoptima.core.events import (
-    Connected,
-    Disconnected,
-    Evaluated,
-    JobDone,
-    JobFailed,
-    Received,
-)
+from fedoptima.core.events import Connected, Disconnected, Evaluated, JobDone, JobFailed, Received
 from fedoptima.core.jobs import ExportModel, LoadModel, Merge, PlanRun, Prepare, ServerStep
 from fedoptima.core.messages import Failed, GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId

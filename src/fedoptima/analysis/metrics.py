@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-from fedoptima.analysis.curve import Point, throughput
+from fedoptima.analysis.curve import START, Point, throughput_between
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.types import NodeId
 
@@ -84,29 +84,25 @@ def _in_buckets(histograms: Sequence[Sequence[int]], bounds: Sequence[float]) ->
     return tuple(counts)
 
 
-def _plain(name: str, text: str, value: float) -> Metric:
-    return Metric(name, text, (), {(): value})
+def _figures(figures: Mapping[str, tuple[str, float | None]]) -> Iterator[Metric]:
+    """Without labels. None: the run has no such figure, or not yet."""
+    for name, (text, value) in figures.items():
+        if value is not None:
+            yield Metric(f"fedoptima_{name}", text, (), {(): value})
 
 
 def _course(summary: Summary) -> Iterator[Metric]:
-    yield _plain(
-        "fedoptima_run_seconds_total",
-        "Training so far on the run's clock, which is virtual in a simulation.",
-        summary.seconds,
+    last = summary.curve[-1] if summary.curve else START
+    clock = "Training so far on the run's clock, which is virtual in a simulation."
+    yield from _figures(
+        {
+            "run_seconds_total": (clock, summary.seconds),
+            "epochs_total": ("Passes over the devices' data, as settled.", summary.epochs),
+            "evaluations_total": ("How often the model was evaluated.", len(summary.curve)),
+            "accuracy_ratio": ("Accuracy at the last evaluation, 0 to 1.", last.accuracy),
+            "loss": ("Loss at the last evaluation.", last.loss),
+        }
     )
-    yield _plain(
-        "fedoptima_epochs_total", "Passes over the devices' data, as settled.", summary.epochs
-    )
-    yield _plain(
-        "fedoptima_evaluations_total", "How often the model was evaluated.", len(summary.curve)
-    )
-    last = summary.curve[-1] if summary.curve else None
-    if last is not None and last.accuracy is not None:
-        yield _plain(
-            "fedoptima_accuracy_ratio", "Accuracy at the last evaluation, 0 to 1.", last.accuracy
-        )
-    if last is not None and last.loss is not None:
-        yield _plain("fedoptima_loss", "Loss at the last evaluation.", last.loss)
     yield Metric(
         "fedoptima_samples_total",
         "Samples trained on, by each side.",
@@ -136,41 +132,24 @@ def _nodes(summary: Summary) -> Iterator[Metric]:
 
 
 def _server(moment: Moment) -> Iterator[Metric]:
-    summary = moment.summary
-    yield _plain("fedoptima_merges_total", "Versions of the global model.", summary.versions)
-    yield _plain(
-        "fedoptima_updates_merged_total", "Devices' updates merged.", summary.staleness.merged
-    )
-    yield _plain(
-        "fedoptima_updates_refused_total",
-        "Devices' updates that came too late to be merged.",
-        summary.staleness.refused,
-    )
-    yield _plain(
-        "fedoptima_samples_refused_total",
-        "Samples that those were trained on: they count towards no epoch.",
-        summary.refused_samples,
-    )
-    yield _plain(
-        "fedoptima_late_batches_total",
-        "Activation batches dropped: late, and no slot was free.",
-        summary.balance.late_batches,
-    )
-    yield _plain(
-        "fedoptima_activation_queue_batches",
-        "Activation batches that wait at the server.",
-        summary.memory.queue.last,
-    )
-    if moment.cap is not None:
-        yield _plain(
-            "fedoptima_activation_cap_batches",
-            "Most activation batches that may wait or be on their way (omega).",
-            moment.cap,
-        )
-    yield _plain(
-        "fedoptima_server_memory_bytes",
-        "Models, activation batches and updates that the server holds.",
-        summary.memory.total.last,
+    summary, stale, held = moment.summary, moment.summary.staleness, moment.summary.memory
+    refused = "Devices' updates that came too late to be merged."
+    samples = "Samples that those were trained on: they count towards no epoch."
+    late = "Activation batches dropped: late, and no slot was free."
+    queue = "Activation batches that wait at the server."
+    cap = "Most activation batches that may wait or be on their way (omega)."
+    memory = "Models, activation batches and updates that the server holds."
+    yield from _figures(
+        {
+            "merges_total": ("Versions of the global model.", summary.versions),
+            "updates_merged_total": ("Devices' updates merged.", stale.merged),
+            "updates_refused_total": (refused, stale.refused),
+            "samples_refused_total": (samples, summary.refused_samples),
+            "late_batches_total": (late, summary.balance.late_batches),
+            "activation_queue_batches": (queue, held.queue.last),
+            "activation_cap_batches": (cap, moment.cap),
+            "server_memory_bytes": (memory, held.total.last),
+        }
     )
     yield Metric(
         "fedoptima_bytes_total",
@@ -192,39 +171,28 @@ def _devices(moment: Moment) -> Iterator[Metric]:
         ("device",),
         {(device,): device in moment.members for device in sorted({*given, *moment.members})},
     )
-    yield Metric(
-        "fedoptima_device_batches_used_total",
-        "Activation batches of the device that the server has trained on.",
-        ("device",),
-        {(device,): share.batches for device, share in given.items()},
-    )
-    yield Metric(
-        "fedoptima_device_samples_total",
-        "Samples that the device has trained on.",
-        ("device",),
-        {(device,): share.device_samples for device, share in given.items()},
-    )
-    yield Metric(
-        "fedoptima_device_updates_merged_total",
-        "Updates of the device that were merged.",
-        ("device",),
-        {(device,): share.updates for device, share in given.items()},
-    )
+    for name, text, figure in (
+        (
+            "batches_used",
+            "Activation batches of the device that the server has trained on.",
+            "batches",
+        ),
+        ("samples", "Samples that the device has trained on.", "device_samples"),
+        ("updates_merged", "Updates of the device that were merged.", "updates"),
+    ):
+        values: dict[Labels, float] = {
+            (device,): getattr(share, figure) for device, share in given.items()
+        }
+        yield Metric(f"fedoptima_device_{name}_total", text, ("device",), values)
 
 
 # ---- one row per evaluation, for experiment trackers ---------------------------------------------
 
-_START = Point(0.0, 0.0, 0, 0, 0, None, None)
-
 
 def evaluations(curve: Sequence[Point]) -> Iterator[dict[str, float]]:
     """The figures of each evaluation; throughput is since the one before."""
-    for before, point in pairwise((_START, *curve)):
-        speed = throughput(
-            point.device_samples - before.device_samples,
-            point.server_samples - before.server_samples,
-            point.seconds - before.seconds,
-        )
+    for before, point in pairwise((START, *curve)):
+        speed = throughput_between(before, point)
         figures = {
             "accuracy": point.accuracy,
             "loss": point.loss,

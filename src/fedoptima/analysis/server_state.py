@@ -16,14 +16,7 @@ from collections.abc import Sequence
 from fedoptima.core.effects import Effect, Note, NoteKind, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
 from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
-from fedoptima.core.messages import (
-    ActivationBatch,
-    Failed,
-    GlobalModel,
-    Join,
-    Message,
-    ModelUpdate,
-)
+from fedoptima.core.messages import ActivationBatch, Failed, GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.plan import recorded_plan
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.trace.record import Record

@@ -14,14 +14,7 @@ from typing import NamedTuple
 
 from fedoptima.analysis.idle_time import NodeClock, UsageAccount
 from fedoptima.analysis.transfers import Transfer, TransferAccount
-from fedoptima.core.jobs import (
-    AuxiliaryStep,
-    Backward,
-    Forward,
-    FullStep,
-    Merge,
-    ServerStep,
-)
+from fedoptima.core.jobs import AuxiliaryStep, Backward, Forward, FullStep, Merge, ServerStep
 from fedoptima.core.messages import nbytes
 from fedoptima.core.types import NodeId
 from fedoptima.trace.record import Record

@@ -5,6 +5,7 @@ An update's staleness is the version it is merged into minus the version it bega
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ class StalenessAccount:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._devices: dict[NodeId, _Tally] = {}
+        self._devices: defaultdict[NodeId, _Tally] = defaultdict(_Tally)
         self._batches = 0
         self._age = 0.0
         self._oldest = 0.0
@@ -88,19 +89,13 @@ class StalenessAccount:
                 elif isinstance(effect.job, Merge):
                     self._merge(effect.job)
             elif isinstance(effect, Note) and effect.kind == NoteKind.UPDATE_REFUSED:
-                self._of(effect.about).refused += 1
+                self._devices[effect.about].refused += 1
 
     def _merge(self, merge: Merge) -> None:
         state = self._state
         for part in merge.parts:
             update = state.merging[part.data.id]
-            self._of(part.device).add(state.version - update.version)
-
-    def _of(self, device: NodeId) -> _Tally:
-        tally = self._devices.get(device)
-        if tally is None:
-            tally = self._devices[device] = _Tally()
-        return tally
+            self._devices[part.device].add(state.version - update.version)
 
     def staleness(self) -> Staleness:
         tallies = self._devices.values()

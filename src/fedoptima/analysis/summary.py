@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from fedoptima.analysis.balance import Balance
-from fedoptima.analysis.curve import Point, Throughput, throughput
+from fedoptima.analysis.curve import START, Point, Throughput, throughput, throughput_between
 from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.memory import Memory
 from fedoptima.analysis.staleness import Staleness
 from fedoptima.analysis.traffic import Traffic, Volume
 from fedoptima.core.types import SERVER, NodeId
-
-_START = Point(0.0, 0.0, 0, 0, 0, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +83,9 @@ class Summary:
         return tuple(self._stretches())
 
     def _stretches(self) -> Iterator[Stretch]:
-        for before, after in pairwise((_START, *self.curve)):
+        for before, after in pairwise((START, *self.curve)):
             if after.seconds > before.seconds:
-                speed = throughput(
-                    after.device_samples - before.device_samples,
-                    after.server_samples - before.server_samples,
-                    after.seconds - before.seconds,
-                )
-                yield Stretch(after.seconds, after.epochs, speed)
+                yield Stretch(after.seconds, after.epochs, throughput_between(before, after))
 
     # ---- as plain data -----------------------------------------------------------------------
 

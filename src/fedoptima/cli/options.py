@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,26 +63,11 @@ Insecure = Annotated[
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-PagePort = Annotated[
-    int | None,
-    typer.Option(
-        "--dashboard",
-        metavar="PORT",
-        help="Show the run on a page at this port of this machine; 0: any free one.",
-        min=0,
-        max=65535,
-    ),
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        metavar="PORT",
-        help="Serve metrics for Prometheus, on this machine only; 0: any free port.",
-        min=0,
-        max=65535,
-    ),
-]
+_PORT: dict[str, Any] = {"metavar": "PORT", "min": 0, "max": 65535}
+_PAGE = "Show the run on a page at this port of this machine; 0: any free one."
+PagePort = Annotated[int | None, typer.Option("--dashboard", help=_PAGE, **_PORT)]
+_METRICS = "Serve metrics for Prometheus, on this machine only; 0: any free port."
+MetricsPort = Annotated[int | None, typer.Option("--metrics-port", help=_METRICS, **_PORT)]
 TensorBoardFolder = Annotated[
     Path | None,
     typer.Option(

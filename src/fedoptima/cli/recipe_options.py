@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,3 +49,13 @@ def naming(path: Path) -> Iterator[None]:
         if str(path) in str(error) or str(error).startswith("--"):  # an option's mistake
             raise
         raise ConfigError(f"{path}: {error}") from error
+
+
+def refuse_with_resume(asked: Mapping[str, object]) -> None:
+    """Options that a resumed run has from its start; None: not given."""
+    given = [option for option, value in asked.items() if value is not None]
+    if given:
+        raise ConfigError(
+            f"--resume continues a run as it was started: leave out {', '.join(given)}, or "
+            "start another run without --resume"
+        )

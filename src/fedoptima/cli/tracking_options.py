@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,9 @@ from fedoptima.cli.options import track_extra
 from fedoptima.trace.description import Mode
 
 if TYPE_CHECKING:
+    from fedoptima.analysis.accounts import Accounts
     from fedoptima.config.schema import Recipe
+    from fedoptima.core.types import NodeId
     from fedoptima.experiments.result import Result
     from fedoptima.experiments.server_run import ServerWatch
     from fedoptima.experiments.simulated_run import SimulationWatch
@@ -83,15 +85,10 @@ class RunTracking:
         self, view: Callable[[SimulationWatch], None]
     ) -> Callable[[SimulationWatch], None]:
         """An observer for the view and the trackers."""
-        from fedoptima.analysis.metrics import Moment
 
         def observe(watch: SimulationWatch) -> None:
-            accounts, members = watch.accounts, watch.simulation.server.machine.members
-            cap = watch.description.activation_cap
-            self._tracking.look(
-                len(accounts.course.points),
-                lambda: Moment(accounts.summary(), frozenset(members), cap),
-            )
+            machine = watch.simulation.server.machine
+            self._look(watch.accounts, machine.members, watch.description.activation_cap)
             view(watch)
 
         return observe if self._tracking.wanted else view
@@ -100,19 +97,22 @@ class RunTracking:
         self, view: Callable[[ServerWatch], None] | None
     ) -> Callable[[ServerWatch], None] | None:
         """None: there is no observer, and nothing needs to be counted."""
-        from fedoptima.analysis.metrics import Moment
 
         def observe(watch: ServerWatch) -> None:
-            accounts, members = watch.live.accounts, watch.node.machine.members
-            cap = watch.description.activation_cap
-            self._tracking.look(
-                len(accounts.course.points),
-                lambda: Moment(accounts.summary(), frozenset(members), cap),
-            )
+            members = watch.node.machine.members
+            self._look(watch.live.accounts, members, watch.description.activation_cap)
             if view is not None:
                 view(watch)
 
         return observe if self._tracking.wanted else view
+
+    def _look(self, accounts: Accounts, members: Iterable[NodeId], cap: int | None) -> None:
+        from fedoptima.analysis.metrics import Moment
+
+        self._tracking.look(
+            len(accounts.course.points),
+            lambda: Moment(accounts.summary(), frozenset(members), cap),
+        )
 
     def finish(self, result: Result) -> None:
         from fedoptima.experiments.run_directory import RunDirectory

@@ -17,13 +17,7 @@ from fedoptima.core.events import JobDone
 from fedoptima.core.job_slot import JobSlot
 from fedoptima.core.jobs import CloseCopy, DeviceProfile, Merge, OpenCopy, PlanRun, ServerStep
 from fedoptima.core.membership import Member, Roster
-from fedoptima.core.messages import (
-    ActivationBatch,
-    Assignment,
-    GradientBatch,
-    HandIn,
-    ModelUpdate,
-)
+from fedoptima.core.messages import ActivationBatch, Assignment, GradientBatch, HandIn, ModelUpdate
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
 from fedoptima.core.settings import ServerSettings

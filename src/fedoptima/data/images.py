@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +23,9 @@ from fedoptima.data.dataset import Augment, Dataset, Kind, Split, image_facts, s
 from fedoptima.data.layouts import Found, Layout, Part, ReadingProgress, Source, extra, reading
 from fedoptima.data.parquet import columns
 from fedoptima.data.prepare import Normalise
+
+_IDX_PREFIX: dict[Part, str] = {"train": "train", "test": "t10k"}
+_UNSIGNED_BYTE = 0x08
 
 Mode = Literal["RGB", "L"]  # pillow's names for colour and grey
 
@@ -167,3 +173,44 @@ TINY_IMAGENET_200: Layout[Split] = Layout(
     ("wnids.txt", "val/val_annotations.txt", "train/*/images/*.JPEG", "val/images/*.JPEG"),
     read_tiny_imagenet_200,
 )
+
+
+# ---- idx: the files of MNIST and Fashion-MNIST, compressed or not: a header, then bytes ----------
+
+
+def idx_images(*folders: str) -> Layout[Split]:
+    return Layout(folders, ("train-images?idx3-ubyte*", "*?idx?-ubyte*"), _read_idx)
+
+
+def _read_idx(folder: Path, part: Part, progress: ReadingProgress) -> Split:
+    prefix = _IDX_PREFIX[part]
+    images = _idx_array(_idx_file(folder, f"{prefix}-images", 3), dimensions=3)
+    progress(f"reading {prefix}", 1, 2)
+    labels = _idx_array(_idx_file(folder, f"{prefix}-labels", 1), dimensions=1)
+    progress(f"reading {prefix}", 2, 2)
+    return Split(images.unsqueeze(1), labels.to(torch.int64))
+
+
+def _idx_file(folder: Path, stem: str, dimensions: int) -> Path:
+    pattern = f"{stem}?idx{dimensions}-ubyte"  # both "-idx3-" and ".idx3-" are in circulation
+    for path in (*sorted(folder.glob(pattern)), *sorted(folder.glob(f"{pattern}.gz"))):
+        return path
+    raise ConfigError(
+        f"{folder / f'{stem}-idx{dimensions}-ubyte'}: is missing (with or without .gz); "
+        "unpack the data set again"
+    )
+
+
+def _idx_array(path: Path, *, dimensions: int) -> Tensor:
+    with reading(path):
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        header = 4 * (1 + dimensions)
+        if content[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)) or len(content) < header:
+            raise ValueError(f"not an idx file of bytes in {dimensions} dimensions")
+        shape = struct.unpack(f">{dimensions}I", content[4:header])
+        if len(content) - header != math.prod(shape):
+            raise ValueError(f"{len(content) - header} bytes where the header promises {shape}")
+        values = np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+        return torch.from_numpy(values.copy())

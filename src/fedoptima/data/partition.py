@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.seeding import derive
+from fedoptima.data.dataset import Dataset, Split
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -156,3 +159,35 @@ def _check_devices(devices: int, samples: int) -> None:
             f"empty partition: {samples} training samples for {devices} devices leave device "
             f"{samples + 1} without any; use at most {samples} devices or more data"
         )
+
+
+def hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Split]:
+    """The data set with less training data, and the validation split taken out of it.
+
+    For those who keep the test set untouched: the paper describes no validation set; its recipes
+    validate on the test set and say so.
+
+    Stratified: ``share`` of every class, rounded, but never all of a class.
+    """
+    if not 0 < share < 1:
+        raise ConfigError(
+            f"data.validation = {share}: must be a share of the training data above 0 and below 1, "
+            'or "test" to validate on the test set'
+        )
+    labels = dataset.train.labels.cpu()
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(dataset.classes):
+        rows = torch.nonzero(labels == label).flatten()
+        count = min(round(share * len(rows)), len(rows) - 1)
+        if count > 0:
+            generator = torch.Generator().manual_seed(derive(seed, "validation", label))
+            held[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
+    if not held.any():
+        raise ConfigError(
+            f"data.validation = {share}: holds out no sample of the {len(labels)}; use a larger "
+            "share or more data"
+        )
+    keep, take = (
+        torch.nonzero(mask).flatten().to(dataset.train.labels.device) for mask in (~held, held)
+    )
+    return replace(dataset, train=dataset.train.take(keep)), dataset.train.take(take)

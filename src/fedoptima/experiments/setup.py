@@ -25,9 +25,8 @@ from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.data.loader import Loader
-from fedoptima.data.partition import by_file, dirichlet, iid
+from fedoptima.data.partition import by_file, dirichlet, hold_out, iid
 from fedoptima.data.registry import load_dataset, load_or_stand_in
-from fedoptima.data.validation import hold_out
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task

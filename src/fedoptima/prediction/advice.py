@@ -14,20 +14,23 @@ from math import sqrt
 
 from fedoptima.analysis.formatting import brief, listed, percent
 from fedoptima.analysis.run_view import RunView
+from fedoptima.analysis.spans import Kind
 from fedoptima.analysis.summary import Summary
+from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
+from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.types import NodeId
+from fedoptima.core.types import SERVER, NodeId
 from fedoptima.experiments.setup import Experiment, build_method, prepare
 from fedoptima.experiments.simulated_run import Interrupted, run_experiment
 from fedoptima.methods.registry import method_options
-from fedoptima.prediction.measured_fleet import measured_experiment
 from fedoptima.sim.fleet import Fleet, NodeSpec
 from fedoptima.trace.description import Mode
 
 BUDGET = 10.0  # seconds on the wall, for all trials together
 EPOCHS = 2.0  # of a trial; the first rounds show how a fleet behaves
+_UNSEEN = 1000.0  # GFLOP/s of a server that was not seen training: it only merges
 WORTH_IT = 0.02  # smaller gains are ignored
 
 
@@ -141,6 +144,55 @@ def _dry(change: str, experiment: Experiment, late: Callable[[], bool]) -> Trial
         raise Interrupted("no time left")
     result = run_experiment(experiment, dry=True, interrupted=late)
     return Trial.of(change, result.summary)
+
+
+# ---- the fleet of a real run --------------------------------------------------------------------
+
+
+def measured_experiment(
+    recipe: Recipe, view: RunView, progress: Callable[[str, int, int], None]
+) -> Experiment:
+    """The fleet of a real run: what the devices reported, and how fast the server worked."""
+    if not view.joins:
+        raise ConfigError("no device has joined the run yet")
+    groups = [
+        validate(
+            DeviceGroup,
+            {
+                "name": name,
+                "gflops": join.flops_per_second / 1e9,
+                "mbps": join.bytes_per_second * 8e-6,
+            },
+            f"device {name}",
+        )
+        for name, join in view.joins.items()
+    ]
+    fleet = FleetConfig(server=ServerConfig(gflops=_UNSEEN), devices=tuple(groups))
+    experiment = prepare(recipe.model_copy(update={"fleet": fleet}), progress=progress, dry=True)
+    plan = view.plan
+    if plan is not None and plan.table and experiment.task.planning.split is None:
+        planning = replace(experiment.task.planning, split=plan.split)
+        experiment = replace(experiment, task=replace(experiment.task, planning=planning))
+    server = _server(experiment, view)
+    return replace(experiment, fleet=replace(experiment.fleet, server=server))
+
+
+def _server(experiment: Experiment, view: RunView) -> NodeSpec:
+    """Its training speed, and how long its merges took."""
+    spec, summary = experiment.fleet.server, view.summary
+    trained, merged = _seconds(view, Kind.TRAIN), _seconds(view, Kind.MERGE)
+    if trained and summary.server_samples:
+        blocks = experiment.plan().server_blocks
+        work = sum(block.forward_flops + block.backward_flops for block in blocks)
+        spec = replace(spec, flops_per_second=work * summary.server_samples / trained)
+    if merged and summary.versions:
+        spec = replace(spec, seconds={"merge": merged / summary.versions})
+    return spec
+
+
+def _seconds(view: RunView, kind: Kind) -> float:
+    lane = view.timeline.lanes.get(SERVER)
+    return view.timeline.bin_seconds * sum(lane.shares.get(kind, ())) if lane else 0.0
 
 
 # ---- one change each ---------------------------------------------------------------------------

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
-from fedoptima.core.jobs import (
-    AuxiliaryStep,
-    Backward,
-    ExportModel,
-    Forward,
-    FullStep,
-    Job,
-    LoadModel,
-    Merge,
-    PlanRun,
-    Prepare,
-    ServerStep,
-)
+from fedoptima.core.jobs import Backward, Forward, Job, PlanRun, Prepare, ServerStep
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.preprocess.job_costs import JobCosts
 from fedoptima.sim.fleet import NodeSpec
 
-_NAMES: dict[type, str] = {
-    Forward: "forward",
-    AuxiliaryStep: "auxiliary_step",
-    Backward: "backward",
-    FullStep: "full_step",
-    LoadModel: "load_model",
-    ExportModel: "export_model",
-    ServerStep: "server_step",
-    Merge: "merge",
-}
-
 _PARTIAL = (Forward, Backward, ServerStep)
+
+
+@cache
+def _in_a_fleet(job: str) -> str:
+    """A job's class as a fleet's file names it: ServerStep is "server_step"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", job).lower()
 
 
 class CostModel(Protocol):
@@ -65,7 +49,7 @@ class FlopCosts:
             return 0.0
         spec = self._nodes[node]
         if spec.seconds:
-            measured = spec.seconds.get(_NAMES.get(type(job), ""))
+            measured = spec.seconds.get(_in_a_fleet(type(job).__name__))
             if measured is not None:
                 # Measured for a whole batch; this may be a part of one.
                 return measured / job.parts if isinstance(job, _PARTIAL) else measured

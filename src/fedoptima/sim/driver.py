@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
-from fedoptima.core.errors import (
-    InvariantBroken,
-    ProtocolViolation,
-    Stalled,
-    TrainingDiverged,
-)
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation, Stalled, TrainingDiverged
 from fedoptima.core.events import (
     Connected,
     Disconnected,

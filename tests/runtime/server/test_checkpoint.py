@@ -19,7 +19,13 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, PayloadId
 from fedoptima.engine.checkpoint import newest_checkpoints, read_checkpoint, write_checkpoint
 from fedoptima.engine.server import ServerEngine
-from fedoptima.runtime.server.checkpoint import Captured, Restored, capture, load_server_checkpoint
+from fedoptima.runtime.server.checkpoint import (
+    Captured,
+    Restored,
+    ServerProcess,
+    capture,
+    load_server_checkpoint,
+)
 from fedoptima.sim.driver import Simulation
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import Mark
@@ -57,14 +63,16 @@ class StandingStill:
     def capture(self) -> Captured:
         return capture(
             self.core,
-            running=self.running,
-            timers={"credit": 7.5},
-            evaluations=[Evaluate(3, 1.5, 9)],
-            sessions=17,
-            run="cafe",
-            incarnation=2,
-            now=12.25,
-            mark=MARK,
+            ServerProcess(
+                running=self.running,
+                timers={"credit": 7.5},
+                evaluations=[Evaluate(3, 1.5, 9)],
+                sessions=17,
+                run="cafe",
+                incarnation=2,
+                now=12.25,
+            ),
+            MARK,
         )
 
     def kept(self, folder: Path, number: int = 1) -> Path:
@@ -151,14 +159,16 @@ def test_a_server_without_a_job_and_without_a_plan_is_kept_too(tmp_path: Path) -
     core, engine = assembly.simulation.server.machine, assembly.server_engine
     captured = capture(
         core,
-        running=None,
-        timers={},
-        evaluations=(),
-        sessions=0,
-        run="cafe",
-        incarnation=0,
-        now=0.0,
-        mark=Mark(0, 0, "00" * 32),
+        ServerProcess(
+            running=None,
+            timers={},
+            evaluations=(),
+            sessions=0,
+            run="cafe",
+            incarnation=0,
+            now=0.0,
+        ),
+        Mark(0, 0, "00" * 32),
     )
     captured.complete(engine)
     captured.write(tmp_path, 1)
@@ -258,14 +268,16 @@ def test_a_change_that_waits_in_a_buffer_is_kept(tmp_path: Path) -> None:
     core = simulation.server.machine
     captured = capture(
         core,
-        running=None,
-        timers={},
-        evaluations=(),
-        sessions=3,
-        run="cafe",
-        incarnation=0,
-        now=simulation.now,
-        mark=MARK,
+        ServerProcess(
+            running=None,
+            timers={},
+            evaluations=(),
+            sessions=3,
+            run="cafe",
+            incarnation=0,
+            now=simulation.now,
+        ),
+        MARK,
     )
     assert isinstance(assembly.server_engine, ServerEngine)
     captured.complete(assembly.server_engine)

@@ -27,7 +27,8 @@ from fedoptima.core.messages import (
 )
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import MAX_FRAME_BYTES, URGENT, Chunk, encode
+from fedoptima.runtime.wire.codec import URGENT, encode
+from fedoptima.runtime.wire.frames import MAX_FRAME_BYTES, Chunk
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from fedoptima.verification.replay import replay

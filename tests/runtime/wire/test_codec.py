@@ -18,18 +18,8 @@ from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.messages import Message
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import (
-    BULK,
-    URGENT,
-    Assembler,
-    Chunk,
-    Frame,
-    deserialize,
-    encode,
-    frame_bytes,
-    lane_of,
-    serialize,
-)
+from fedoptima.runtime.wire.codec import BULK, URGENT, Assembler, encode, lane_of
+from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, frame_bytes, serialize
 
 LIMIT = 10_000
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.runtime.wire.link_pace import BURST_SECONDS, SMALLEST_CHUNK, LinkPace
+from fedoptima.runtime.wire.outbox import BURST_SECONDS, SMALLEST_CHUNK, LinkPace
 
 
 class Clock:

@@ -11,9 +11,9 @@ import torch
 from fedoptima.core.messages import ActivationBatch, GlobalModel, Stop, TurnOn
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import CHUNK_BYTES, URGENT, Assembler, Chunk, Frame
-from fedoptima.runtime.wire.link_pace import LinkPace
-from fedoptima.runtime.wire.outbox import Outbox
+from fedoptima.runtime.wire.codec import CHUNK_BYTES, URGENT, Assembler
+from fedoptima.runtime.wire.frames import Chunk, Frame
+from fedoptima.runtime.wire.outbox import LinkPace, Outbox
 
 SLOW = 41_000.0  # bytes/s: chunks of 4100 bytes
 

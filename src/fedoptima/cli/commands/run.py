@@ -12,7 +12,7 @@ import fedoptima.cli.options as options
 from fedoptima.cli.commands.device import device_process
 from fedoptima.cli.errors import warn
 from fedoptima.cli.network_run import run_server, show
-from fedoptima.cli.recipe_options import naming, read_recipe
+from fedoptima.cli.recipe_options import naming, read_recipe, refuse_with_resume
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
 
@@ -76,12 +76,7 @@ def run(
     if resumed is not None:
         asked = {"RECIPE": recipe, "--devices": devices, "--method": method, "--set": sets}
         asked |= {"--seed": seed, "--device": device, "--out": out}
-        given = [option for option, value in asked.items() if value is not None]
-        if given:
-            raise ConfigError(
-                f"--resume continues a run as it was started: leave out {', '.join(given)}, or "
-                "start another run without --resume"
-            )
+        refuse_with_resume(asked)
         folder, resolved, _ = RunDirectory.open(resumed)
         if folder.over:
             raise ConfigError(f"{resumed}: this run is over; its result is in {folder.summary}")

@@ -16,7 +16,7 @@ from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console
-from fedoptima.cli.recipe_options import naming, read_recipe
+from fedoptima.cli.recipe_options import naming, read_recipe, refuse_with_resume
 from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.cli.views.outcome import show_result
 from fedoptima.cli.views.progress import view_of
@@ -60,7 +60,7 @@ def simulate(
     if run is not None:
         asked = {"RECIPE": recipe, "--method": method, "--set": sets, "--seed": seed}
         asked |= {"--device": device, "--out": out, "--dry": dry or None}
-        _refuse([name for name, value in asked.items() if value is not None])
+        refuse_with_resume(asked)
         result = _resume(run, checkpoint_every, tracking, quiet)
     elif recipe is not None:
         changed = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
@@ -72,14 +72,6 @@ def simulate(
         typer.echo(result.to_json())
     else:
         show_result(result)
-
-
-def _refuse(options: list[str]) -> None:
-    if options:
-        raise ConfigError(
-            f"--resume continues a run as it was started: leave out {', '.join(options)}, "
-            "or start another run without --resume"
-        )
 
 
 def _start(

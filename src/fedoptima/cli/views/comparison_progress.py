@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.live import Live
@@ -14,28 +14,21 @@ from rich.text import Text
 
 from fedoptima.analysis.formatting import duration, percent
 from fedoptima.cli.console import stderr
+from fedoptima.cli.views.progress import Refresh, shows_live
 
 if TYPE_CHECKING:
     from fedoptima.comparison.process_pool import RunState
 
 _BAR = 20  # columns
-_REFRESH = 0.25  # seconds between two pictures
 _SILENCE = 10.0  # seconds at most between two lines about a run that goes on
 _STYLES = {"done": "green", "failed": "red", "stopped": "yellow", "waiting": "dim"}
 
 
-class PoolView(Protocol):
-    def __enter__(self) -> PoolView: ...
-    def __exit__(self, *error: object) -> None: ...
-    def show(self, states: Sequence[RunState]) -> None: ...
-
-
-def pool_view(*, quiet: bool) -> PoolView:
+def pool_view(*, quiet: bool) -> SilentPool:
     if quiet:
         return SilentPool()
     console = stderr()
-    live = console.is_terminal and not console.is_dumb_terminal
-    return PoolBars() if live else PoolLines()
+    return PoolBars() if shows_live(console) else PoolLines()
 
 
 class SilentPool:
@@ -74,7 +67,7 @@ class PoolBars(SilentPool):
     def __init__(self) -> None:
         self._console = stderr()
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._last = 0.0
+        self._is_time = Refresh()
 
     def __enter__(self) -> PoolBars:
         self._live.start()
@@ -84,9 +77,7 @@ class PoolBars(SilentPool):
         self._live.stop()
 
     def show(self, states: Sequence[RunState]) -> None:
-        now = time.monotonic()
-        if now - self._last >= _REFRESH or all(state.over for state in states):
-            self._last = now
+        if self._is_time() or all(state.over for state in states):
             self._live.update(picture(states, self._console.height), refresh=True)
 
 

@@ -5,7 +5,6 @@ All of it goes to stderr. Log lines on the same console come above the table, no
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from rich.live import Live
 from fedoptima.cli.logs import DeviceErrors, attached
 from fedoptima.cli.views.fleet_state import FleetState
 from fedoptima.cli.views.fleet_table import picture
-from fedoptima.cli.views.progress import REFRESH, Cadence, bar, shows_live, title
+from fedoptima.cli.views.progress import Cadence, Refresh, bar, shows_live, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,7 +91,7 @@ class FleetTable(FleetView):
         super().__init__(console)
         self._title = title
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._last = 0.0
+        self._is_time = Refresh()
 
     def __enter__(self) -> FleetTable:
         super().__enter__()
@@ -112,10 +111,3 @@ class FleetTable(FleetView):
             state = FleetState.of(watch, self._device_errors.fresh())
             height = self._console.height
             self._live.update(picture(self._title, state, height=height), refresh=True)
-
-    def _is_time(self) -> bool:
-        now = time.monotonic()
-        if now - self._last < REFRESH:
-            return False
-        self._last = now
-        return True

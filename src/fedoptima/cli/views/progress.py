@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -30,19 +30,12 @@ if TYPE_CHECKING:
     from fedoptima.experiments.simulated_run import SimulationWatch
 
 _BAR = 30  # columns
-REFRESH = 0.25  # seconds between two pictures of the live display
+_REFRESH = 0.25  # seconds between two pictures of the live display
 _LINE = 1.0  # seconds at least between two lines...
 _SILENCE = 10.0  # ...and at most, evaluation or not
 
 
-class View(Protocol):
-    def __enter__(self) -> View: ...
-    def __exit__(self, *error: object) -> None: ...
-    def reading(self, what: str, done: int, total: int) -> None: ...
-    def training(self, watch: SimulationWatch) -> None: ...
-
-
-def view_of(recipe: Recipe, *, quiet: bool, folder: Path | None = None) -> View:
+def view_of(recipe: Recipe, *, quiet: bool, folder: Path | None = None) -> SilentView:
     """With a folder it is named first: a run that is killed can be found and resumed."""
     if quiet:
         return SilentView()
@@ -111,13 +104,27 @@ class Cadence:
         return True
 
 
+class Refresh:
+    """Call it to ask whether the next picture is due."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < _REFRESH:
+            return False
+        self._last = now
+        return True
+
+
 class LiveView(SilentView):
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._speed = _Speed()
         self._live = Live(console=stderr(), auto_refresh=False, transient=True)
         self._stack = ExitStack()
-        self._last = 0.0
+        self._is_time = Refresh()
 
     def __enter__(self) -> LiveView:
         self._stack.enter_context(self._live)
@@ -137,13 +144,6 @@ class LiveView(SilentView):
             speed = self._speed.of(watch.simulation.events)
             self._live.update(_picture(_state_of(watch, self._recipe), speed))
             self._live.refresh()
-
-    def _is_time(self) -> bool:
-        now = time.monotonic()
-        if now - self._last < REFRESH:
-            return False
-        self._last = now
-        return True
 
 
 def _picture(state: RunProgress, events_per_second: float) -> RenderableType:

@@ -29,9 +29,10 @@ from fedoptima.runtime.security.tls import DeviceTLS
 from fedoptima.runtime.security.tls_diagnosis import diagnose
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.channel import PATH, SCHEMA, client_options
-from fedoptima.runtime.wire.codec import deserialize, serialize
-from fedoptima.runtime.wire.link_pace import LinkPace
+from fedoptima.runtime.wire.channel import PATH, client_options
+from fedoptima.runtime.wire.codec import SCHEMA
+from fedoptima.runtime.wire.frames import deserialize, serialize
+from fedoptima.runtime.wire.outbox import LinkPace
 from fedoptima.version import __version__
 
 # The codes with which the server refuses this device; everything else is tried again.

@@ -15,9 +15,9 @@ from fedoptima.preprocess.probe import Probing
 from fedoptima.runtime.device.device_node import DeviceNode
 from fedoptima.runtime.timeouts import Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import CHUNK_BYTES, MAX_TEXT, Assembler, Chunk, Frame, frame_bytes
-from fedoptima.runtime.wire.link_pace import LinkPace
-from fedoptima.runtime.wire.outbox import Outbox
+from fedoptima.runtime.wire.codec import CHUNK_BYTES, MAX_TEXT, Assembler
+from fedoptima.runtime.wire.frames import Chunk, Frame, frame_bytes
+from fedoptima.runtime.wire.outbox import LinkPace, Outbox
 
 Call = Any  # grpc comes without types
 

@@ -56,34 +56,33 @@ class Captured:
         return write_checkpoint(folder, number, self._state, self._tensors, keep=keep)
 
 
-def capture(
-    core: ServerCore,
-    *,
-    running: Run | None,
-    timers: Mapping[str, float],
-    evaluations: Sequence[Evaluate],
-    sessions: int,
-    run: str,
-    incarnation: int,
-    now: float,
-    mark: Mark,
-) -> Captured:
-    """``timers``: key and time. ``evaluations``: asked for, not answered. ``sessions``: given out.
+@dataclass(frozen=True, kw_only=True)
+class ServerProcess:
+    """What a checkpoint holds beside the core and the engine."""
 
-    ``incarnation`` counts the server's processes in this run; ``mark`` is where its trace is.
-    """
+    running: Run | None
+    timers: Mapping[str, float]  # by key, when they are due
+    evaluations: Sequence[Evaluate]  # asked for, not answered
+    sessions: int  # given out
+    run: str
+    incarnation: int  # counts the server's processes in this run
+    now: float
+
+
+def capture(core: ServerCore, process: ServerProcess, mark: Mark) -> Captured:
+    """``mark``: where the trace is."""
     payloads: dict[PayloadId, object] = {}
     plain = freeze(core, payloads)
-    needed = _needed(plain, payloads, now)
+    needed = _needed(plain, payloads, process.now)
     state: dict[str, object] = {
         "core": plain,
-        "running": freeze(running, needed),
-        "timers": dict(timers),
-        "evaluations": freeze(tuple(evaluations)),
-        "sessions": sessions,
-        "run": run,
-        "life": incarnation,
-        "now": now,
+        "running": freeze(process.running, needed),
+        "timers": dict(process.timers),
+        "evaluations": freeze(tuple(process.evaluations)),
+        "sessions": process.sessions,
+        "run": process.run,
+        "life": process.incarnation,
+        "now": process.now,
         "trace": [mark.nbytes, mark.records, mark.digest],
     }
     return Captured(state, needed)
@@ -106,18 +105,11 @@ def _needed(
     return needed
 
 
-@dataclass(frozen=True)
-class Restored:
+@dataclass(frozen=True, kw_only=True)
+class Restored(ServerProcess):
     """A server as it was captured; its engine has been put back already."""
 
     core: ServerCore
-    running: Run | None
-    timers: Mapping[str, float]
-    evaluations: Sequence[Evaluate]
-    sessions: int
-    run: str
-    incarnation: int
-    now: float
     mark: Mark
     number: int  # the checkpoint's own: the next one's is higher
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fedoptima.core.effects import Evaluate, Run
 from fedoptima.core.server import ServerCore
 from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.runtime.compute import Compute
-from fedoptima.runtime.server.checkpoint import Captured, capture
+from fedoptima.runtime.server.checkpoint import Captured, ServerProcess, capture
 from fedoptima.trace.writer import TraceWriter
 
 _SELDOM = 60.0  # seconds at least between two lines in the log
@@ -64,31 +62,10 @@ class Checkpointer:
         return self._merges is not None and core.version - self._last_version >= self._merges
 
     def save(
-        self,
-        core: ServerCore,
-        engine: SavedEngine,
-        compute: Compute,
-        *,
-        running: Run | None,
-        timers: Mapping[str, float],
-        evaluations: Sequence[Evaluate],
-        sessions: int,
-        run: str,
-        incarnation: int,
-        now: float,
+        self, core: ServerCore, engine: SavedEngine, compute: Compute, process: ServerProcess
     ) -> None:
         self._last, self._last_version = time.monotonic(), core.version
-        captured = capture(
-            core,
-            running=running,
-            timers=timers,
-            evaluations=evaluations,
-            sessions=sessions,
-            run=run,
-            incarnation=incarnation,
-            now=now,
-            mark=self._trace.mark(),
-        )
+        captured = capture(core, process, self._trace.mark())
         self._number += 1
         self._writing += 1
         self._idle.clear()

@@ -31,7 +31,7 @@ from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.engine.determinism import prepare_thread
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.node import Node
-from fedoptima.runtime.server.checkpoint import Restored
+from fedoptima.runtime.server.checkpoint import Restored, ServerProcess
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.trace.device_trace import DeviceTrace
@@ -206,10 +206,7 @@ class ServerNode(Node):
 
     def _checkpoint(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
         assert self._checkpointer is not None
-        self._checkpointer.save(
-            self.machine,
-            self.engine,
-            self._compute,
+        process = ServerProcess(
             running=running,
             timers=self.machine.timers,
             evaluations=[*self._evaluations.values(), *asked],
@@ -218,6 +215,7 @@ class ServerNode(Node):
             incarnation=self.incarnation,
             now=self.clock(),
         )
+        self._checkpointer.save(self.machine, self.engine, self._compute, process)
 
     def resume_from(self, restored: Restored) -> None:
         """The connections of the former process are gone; its running job is run again."""

@@ -15,8 +15,9 @@ from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.channel import METHOD, SCHEMA, SERVICE, server_options
-from fedoptima.runtime.wire.codec import Chunk, Frame, deserialize, serialize
+from fedoptima.runtime.wire.channel import METHOD, SERVICE, server_options
+from fedoptima.runtime.wire.codec import SCHEMA
+from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
 
 _NAME_LENGTH = 100
 _LAST_SESSION = 1 << 48  # far above any that was ever given
@@ -27,9 +28,9 @@ Context = Any
 
 
 class Refused(Exception):
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.text)
-        self.refusal = refusal
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.refusal = Refusal(code, text)
 
 
 class ServerStreams:
@@ -120,13 +121,11 @@ class ServerStreams:
             async with asyncio.timeout(self._timeouts.handshake):
                 frame = await context.read()
         except TimeoutError:
-            raise Refused(
-                Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "no introduction came")
-            ) from None
+            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "no introduction came") from None
         except ProtocolViolation as error:
-            raise Refused(Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))) from error
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         if frame is grpc.aio.EOF or frame.WhichOneof("kind") != "hello":
-            raise Refused(Refusal(grpc.StatusCode.INVALID_ARGUMENT, "the first frame is a Hello"))
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the first frame is a Hello")
         hello = frame.hello
         device = self._identify(hello, context)
         await self._make_room(device, hello, context)
@@ -151,39 +150,33 @@ class ServerStreams:
         outcome = self._node.outcome
         if outcome.cancelled() or (outcome.done() and outcome.exception() is not None):
             # It may be resumed: the device is to come again.
-            raise Refused(Refusal(grpc.StatusCode.UNAVAILABLE, "the server is breaking down"))
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "the server is breaking down")
         if self._closing or outcome.done():
-            raise Refused(Refusal(grpc.StatusCode.NOT_FOUND, "the run is over"))
+            raise Refused(grpc.StatusCode.NOT_FOUND, "the run is over")
 
     def _identify(self, hello: wire.Hello, context: Context) -> NodeId:
         if hello.schema != SCHEMA:
             raise Refused(
-                Refusal(
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    f"this server speaks version {SCHEMA} of the protocol, {hello.name!r} speaks "
-                    f"{hello.schema} (fedoptima {hello.version}): install the same fedoptima "
-                    "on both",
-                )
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this server speaks version {SCHEMA} of the protocol, {hello.name!r} speaks "
+                f"{hello.schema} (fedoptima {hello.version}): install the same fedoptima "
+                "on both",
             )
         if hello.last_session > _LAST_SESSION:
             raise Refused(
-                Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"session {hello.last_session} never was")
+                grpc.StatusCode.INVALID_ARGUMENT, f"session {hello.last_session} never was"
             )
         name = hello.name
         if not name or len(name) > _NAME_LENGTH or name == SERVER or not _is_plain(name):
-            raise Refused(
-                Refusal(grpc.StatusCode.PERMISSION_DENIED, f"{name[:_NAME_LENGTH]!r} is no name")
-            )
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"{name[:_NAME_LENGTH]!r} is no name")
         if self._secure:
             certified = peer_name(context)
             if certified != name:
                 raise Refused(
-                    Refusal(
-                        grpc.StatusCode.PERMISSION_DENIED,
-                        f"the certificate is that of {certified!r}, not of {name!r}: start the "
-                        f"device with --name {certified}, or make one with: fedoptima certs device "
-                        f"{name}",
-                    )
+                    grpc.StatusCode.PERMISSION_DENIED,
+                    f"the certificate is that of {certified!r}, not of {name!r}: start the "
+                    f"device with --name {certified}, or make one with: fedoptima certs device "
+                    f"{name}",
                 )
         return NodeId(name)
 
@@ -195,11 +188,9 @@ class ServerStreams:
                 self._node.clock(), self._timeouts.ping_answer
             ):
                 raise Refused(
-                    Refusal(
-                        grpc.StatusCode.ALREADY_EXISTS,
-                        f"{device!r} is connected already, from {old.peer}, and answers: give this "
-                        "device another name, or stop the other one",
-                    )
+                    grpc.StatusCode.ALREADY_EXISTS,
+                    f"{device!r} is connected already, from {old.peer}, and answers: give this "
+                    "device another name, or stop the other one",
                 )
             self._log.info(
                 "%s is back from %s: its old connection is given up", device, _peer(context)

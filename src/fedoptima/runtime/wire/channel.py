@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fedoptima.runtime.timeouts import Timeouts
-from fedoptima.runtime.wire.codec import MAX_FRAME_BYTES, SCHEMA
-
-__all__ = ["METHOD", "PATH", "SCHEMA", "SERVICE", "client_options", "server_options"]
+from fedoptima.runtime.wire.frames import MAX_FRAME_BYTES
 
 SERVICE: Final = "fedoptima.v1.Fleet"
 METHOD: Final = "Session"

@@ -19,32 +19,8 @@ from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.messages import Message
 from fedoptima.core.types import Payload
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.frames import (
-    MAX_FRAME_BYTES,
-    Chunk,
-    Frame,
-    deserialize,
-    frame_bytes,
-    serialize,
-)
+from fedoptima.runtime.wire.frames import Chunk, Frame
 from fedoptima.runtime.wire.tensors import Filling, bytes_of, header_of, slices
-
-__all__ = [
-    "BULK",
-    "CHUNK_BYTES",
-    "MAX_FRAME_BYTES",
-    "SCHEMA",
-    "URGENT",
-    "Assembler",
-    "Chunk",
-    "Frame",
-    "Outgoing",
-    "deserialize",
-    "encode",
-    "frame_bytes",
-    "lane_of",
-    "serialize",
-]
 
 SCHEMA: Final = 1  # raised when an older peer would misread what a newer one says
 URGENT, BULK = 0, 1  # lanes
