@@ -66,7 +66,7 @@ def test_an_option_of_the_wrong_type_is_refused(value: object) -> None:
 
 
 def test_a_fact_that_is_missing_is_named() -> None:
-    with pytest.raises(ConfigError, match="needs layers, heads, which the data do not tell"):
+    with pytest.raises(ConfigError, match="needs layers, heads, which the data do not provide"):
         build_model("transformer", TEXT, {})
 
 

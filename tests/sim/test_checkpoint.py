@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     (newer / file).write_text("")
     with pytest.raises(Interrupted):
         go_on(tmp_path / "run", interrupted=After(5))
-    assert f"{newer}: not a whole checkpoint" in caplog.text
+    assert f"{newer}: not a complete checkpoint" in caplog.text
     # The one saved now is older than the damaged one, and the newest all the same.
     kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert kept[0] == older
@@ -215,7 +215,9 @@ def test_a_damaged_checkpoint_is_refused_with_a_way_out(
             damaged.unlink()
         case "noise":
             damaged.write_bytes(b"\xff" * 100)
-    with pytest.raises(ConfigError, match=r"not a whole checkpoint.*no older one.*restart the run"):
+    with pytest.raises(
+        ConfigError, match=r"not a complete checkpoint.*no older one.*restart the run"
+    ):
         go_on(tmp_path / "run")
 
 

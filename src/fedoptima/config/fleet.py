@@ -1,4 +1,4 @@
-"""A fleet as the user writes it: the server, groups of like devices, and what goes wrong."""
+"""A fleet as the user writes it: the server, groups of identical devices, and faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ServerConfig(Strict):
 
 
 class DeviceGroup(Strict):
-    """``count`` devices alike: named ``name``-1, ``name``-2, ... or just ``name`` for one."""
+    """``count`` identical devices: named ``name``-1, ``name``-2, ... or just ``name`` for one."""
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     count: int = Field(default=1, ge=1)

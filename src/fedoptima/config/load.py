@@ -1,4 +1,4 @@
-"""Recipes from TOML files, with overrides; errors say the file, the key, the value, the way out."""
+"""Recipes from TOML files, with overrides; errors name the file, key, value and remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TomlTable = dict[str, Any]
 _EXAMPLES = {
     "model": '; for example model.name = "vgg5"',
     "data": '; for example data.name = "digits"',
-    "stop": "; say when the run ends, for example stop.epochs = 10",
+    "stop": "; set when the run ends, for example stop.epochs = 10",
 }
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -108,7 +108,7 @@ class ScheduleConfig(Strict):
 
 class TrainingConfig(Strict):
     batch_size: int = Field(default=100, ge=1)
-    iterations: int | None = Field(default=None, ge=1)  # H; None: one local epoch a round
+    iterations: int | None = Field(default=None, ge=1)  # H; None: one local epoch per round
     device: OptimizerConfig = OptimizerConfig()
     server: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
@@ -127,11 +127,11 @@ class DeployConfig(Strict):
     """How a run over the network begins and what it keeps (`fedoptima server`, `fedoptima run`)."""
 
     devices: int | None = Field(default=None, ge=1)  # to begin with; None: as many as the fleet has
-    patience: Positive = 60.0  # seconds after the first device: then begin with those that came
+    patience: Positive = 60.0  # seconds after the first device: then begin with those present
     checkpoint_seconds: Positive = 30.0
     checkpoint_merges: int | None = Field(default=None, ge=1)  # whichever comes first
     checkpoints_kept: int = Field(default=3, ge=1)
-    max_message_mb: Positive = 1024.0  # a larger message is refused before memory is taken for it
+    max_message_mb: Positive = 1024.0  # larger messages are refused before memory is allocated
 
 
 class Recipe(Strict):
@@ -144,7 +144,7 @@ class Recipe(Strict):
     threads: int | None = Field(default=None, ge=1)  # of torch; None: as many as torch takes
     model: Named
     data: DataConfig
-    fleet: FleetConfig | None = None  # a simulation needs one; real devices say what they are
+    fleet: FleetConfig | None = None  # needed in simulation; real devices report their own speeds
     method: MethodConfig = MethodConfig()
     training: TrainingConfig = TrainingConfig()
     split: SplitConfig = SplitConfig()
@@ -158,6 +158,6 @@ class Recipe(Strict):
         if moves and stop.only_accuracy:
             raise ValueError(
                 "training.schedule follows the share of the budget that is spent, but there is "
-                "none: add stop.epochs (or rounds, hours), or take a constant schedule"
+                "none: add stop.epochs (or rounds, hours), or use a constant schedule"
             )
         return self

@@ -42,7 +42,7 @@ class CropAndFlip:
 
 CIFAR10 = CropAndFlip(padding=4, flip=True)
 TINY_IMAGENET = CropAndFlip(padding=8, flip=True)
-# A mirrored digit is another sign, and Fashion-MNIST's shoes all point the same way: no flip.
+# A mirrored digit is not a digit, and Fashion-MNIST's shoes all point the same way: no flip.
 MNIST = FASHION_MNIST = CropAndFlip(padding=2)
 # scikit-learn's digits get none: the 8x8 images are cut tightly around the strokes, so that even
 # a shift by one pixel pushes ink over the border.

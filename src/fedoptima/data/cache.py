@@ -1,8 +1,8 @@
 """Decoded data kept on disk, so that images are decoded and words are counted once.
 
 An entry is named by everything that it was made from; it is never updated, only written whole
-under another name and renamed. The cache is a convenience: if it cannot be read the entry is made
-again, if it cannot be written the run goes on without it.
+under another name and renamed. The cache is optional: if it cannot be read, the entry is made
+again; if it cannot be written, the run continues without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-FORMAT = 1  # raise it when a reader or the tokeniser makes something else of the same files
+FORMAT = 1  # raise it when a reader or the tokeniser gives a different result for the same files
 
 Tensors = dict[str, Tensor]
 

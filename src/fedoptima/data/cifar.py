@@ -1,7 +1,7 @@
 """CIFAR-10 as its authors publish it: pickled batches, read without trusting the pickle.
 
 A pickle may name any function to be called. Here only the three names that a pickled array of
-bytes needs are known, and even they build inert records, so no code of the file's choosing runs.
+bytes needs are allowed, and even they build inert records, so the file cannot run any code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The user's own data: tensors, numpy arrays or a map-style torch Dataset, made one Dataset.
+"""The user's own data: tensors, numpy arrays or a map-style torch Dataset, as one Dataset.
 
-What the user gives is what the model gets, but for three conveniences: float64 becomes float32
-(numpy's default is no model's), bytes become floats in 0..1, integer tokens become int64.
+The model gets what the user gives, with three conversions: float64 becomes float32 (the default of
+numpy, but not of models), bytes become floats in 0..1, integer tokens become int64.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def as_dataset(
     prepare: Prepare | None = None,
     augment: Augment | None = None,
 ) -> Dataset:
-    """A checked Dataset of the user's training and test data; a Dataset is given back as it is."""
+    """A checked Dataset of the user's training and test data; a Dataset is returned unchanged."""
     if isinstance(train, Dataset):
         if test is not None:
             raise ConfigError(

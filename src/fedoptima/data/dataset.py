@@ -1,4 +1,4 @@
-"""What every other module knows of data: two splits of raw tensors and how a batch is prepared.
+"""What every other module knows about data: two splits of raw tensors and how a batch is prepared.
 
 Raw tensors stay small (uint8 images, int32 token ids) and are moved to a device once; they become
 float batches only when they are used. A split is never written to after it is made.
@@ -45,7 +45,7 @@ class Dataset:
     train: Split
     test: Split
     classes: int
-    facts: Mapping[str, int]  # what a model's builder needs to know of the data
+    facts: Mapping[str, int]  # what a model's builder needs to know about the data
     prepare: Prepare  # raw batch -> what the model takes
     augment: Augment | None = None  # (raw batch, seed) -> raw batch; training only
     vocabulary: Vocabulary | None = None  # text: which word an id stands for
@@ -55,7 +55,7 @@ class Dataset:
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
     def check(self) -> Dataset:
-        """Itself, if every label is usable; called once, where data enters the program."""
+        """Returns itself if every label is valid; called once, where data enters the program."""
         for part, split in (("training", self.train), ("test", self.test)):
             where = f"data set {self.name!r}, {part} part"
             if len(split.inputs) != len(split.labels):

@@ -1,4 +1,4 @@
-"""Where a data set may lie and in which shape; every miss or damage is said with its path.
+"""Where a data set may be and in which layout; errors name the path of a missing or damaged file.
 
 A data directory is the one given, else FEDOPTIMA_DATA, else the two usual places. In it a data set
 is recognised by the files of one of its layouts: parquet, or what the original download unpacks to.
@@ -25,7 +25,7 @@ Raw = TypeVar("Raw")  # what a reader gives for one part: a Split, or texts with
 
 
 def quiet(what: str, done: int, total: int) -> None:
-    """The progress callback of those who do not want to know."""
+    """A progress callback that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Source(Generic[Raw]):
     test: int
     home: str  # where a user gets it
     layouts: tuple[Layout[Raw], ...]
-    defaults: Options = field(default_factory=dict)  # its options with their usual values
+    defaults: Options = field(default_factory=dict)  # its options with their defaults
 
     def find(self, directory: str | Path | None) -> Found[Raw] | None:
         for folder, layout in self._places(directory):
@@ -80,12 +80,12 @@ class Source(Generic[Raw]):
         )
 
     def where(self, directory: str | Path | None) -> str | None:
-        """The place it would be read from, for people."""
+        """The place it would be read from, to be shown to users."""
         found = self.find(directory)
         return None if found is None else str(found.folder)
 
     def resolve(self, options: Mapping[str, object]) -> dict[str, int | str]:
-        """The given options over the usual ones, checked by name and type."""
+        """The defaults updated with the given options, checked by name and type."""
         resolved = dict(self.defaults)
         for key, value in options.items():
             if key not in resolved:
@@ -125,7 +125,7 @@ def did_you_mean(word: str, known: Mapping[str, object]) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Inside, a file that is missing, cut short or not what it should be is a ConfigError."""
+    """Inside, a missing, truncated or invalid file raises a ConfigError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -134,7 +134,7 @@ def reading(path: Path) -> Iterator[None]:
         OSError,  # includes gzip's and pillow's own
         EOFError,
         LookupError,
-        SyntaxError,  # pillow's word for some broken images
+        SyntaxError,  # raised by pillow for some broken images
         TypeError,
         ValueError,  # includes pyarrow's and unicode's own
         zlib.error,
@@ -147,7 +147,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def extra(package: str) -> Iterator[None]:
-    """Inside, an import of an optional package that is not installed is a ConfigError."""
+    """Inside, importing an optional package that is not installed raises a ConfigError."""
     try:
         yield
     except ImportError as error:

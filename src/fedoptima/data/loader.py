@@ -1,6 +1,6 @@
 """The batches of one node. A batch depends on (seed, node, step) and on nothing that ran before.
 
-So a step can be computed later, again after a restore, or together with others, and is the same.
+So a step gives the same result when computed later, again after a restore, or with others.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.layouts import Part, extra, reading
 
-# Held-out parts go by many names; the first that exists is used.
+# Held-out parts have various names; the first that exists is used.
 _NAMES: dict[Part, tuple[str, ...]] = {
     "train": ("train",),
     "test": ("test", "validation", "valid", "val"),
@@ -20,7 +20,7 @@ _SHARD_COUNT = re.compile(r"-of-(\d+)$")
 def columns(
     folder: Path, part: Part, wanted: Sequence[tuple[str, ...]]
 ) -> Iterator[tuple[Path, list[list[object]]]]:
-    """For every shard its path and the wanted columns; a column may go by one of several names."""
+    """For every shard its path and the wanted columns; a column may have one of several names."""
     with extra("pyarrow"):
         import pyarrow.parquet
 

@@ -1,6 +1,6 @@
-"""Which device holds which samples: row numbers of the training split, one sorted array a device.
+"""Which device holds which samples: row numbers of the training split, one sorted array per device.
 
-No sample is given out twice and no device stays empty. The same arguments give the same parts.
+No sample is assigned twice and no device is left empty. The same arguments give the same parts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def dirichlet(
     Each device has a class vector drawn from Dirichlet(alpha). Devices take turns; each turn draws
     a label from the device's vector and a sample of that label without replacement. Once a label
     has run out the vector is renormalised over the labels left; where it has no mass on any of
-    them, each label left is as likely as the other.
+    them, each remaining label is equally likely.
     """
     numbers = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     _check_devices(devices, len(numbers))
@@ -65,7 +65,7 @@ def dirichlet(
 
 
 def class_vectors(classes: int, devices: int, *, alpha: float, seed: int) -> NDArray[np.float64]:
-    """One class distribution a device, (devices, classes), as ``dirichlet`` uses them."""
+    """One class distribution per device, (devices, classes), as ``dirichlet`` uses them."""
     if not (np.isfinite(alpha) and alpha > 0):
         raise ConfigError(
             f"partition.alpha = {alpha}: must be a number above 0 (0.5 is the paper's; the larger, "

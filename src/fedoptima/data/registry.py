@@ -34,7 +34,7 @@ _SOURCES: tuple[ImageSource | TextSource, ...] = (
     ),
     ImageSource(
         name="cifar10",
-        description="32x32 colour photographs of 10 kinds of things",
+        description="32x32 colour photographs in 10 classes",
         train=50_000,
         test=10_000,
         home="the CIFAR-10 page (python version), https://www.cs.toronto.edu/~kriz/cifar.html",
@@ -47,7 +47,7 @@ _SOURCES: tuple[ImageSource | TextSource, ...] = (
     ),
     ImageSource(
         name="tiny_imagenet",
-        description="64x64 colour photographs of 200 kinds of things (a subset works too)",
+        description="64x64 colour photographs in 200 classes (a subset works too)",
         train=100_000,
         test=10_000,
         home="Stanford's CS231n course, http://cs231n.stanford.edu/tiny-imagenet-200.zip",
@@ -141,7 +141,7 @@ def load_or_stand_in(
     progress: ReadingProgress = quiet,
     **options: object,
 ) -> Dataset:
-    """For dry runs, which look at no sample: a set that is not on disk by its facts alone."""
+    """For dry runs, which use no samples: a set that is not on disk is described by its facts."""
     assumed = assumption(name, directory)
     if assumed is None:
         return load_dataset(name, directory=directory, progress=progress, **options)
@@ -150,7 +150,7 @@ def load_or_stand_in(
 
 
 def assumption(name: str, directory: str | Path | None) -> str | None:
-    """What a dry run assumes of a set that is not on disk; None: nothing."""
+    """What a dry run assumes about a set that is not on disk; None: nothing."""
     source = DATASETS.get(name.replace("-", "_"))
     if source is None or source.where(directory) is not None:
         return None

@@ -1,6 +1,6 @@
 """Text data sets: sentences and labels to padded token ids, with a vocabulary of the training part.
 
-What is cached is the encoded text together with its words, so a cached data set still knows them.
+The cache holds the encoded text together with its words, so a cached data set still has them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Vocabulary:
         counts: Counter[str] = Counter()
         for text in texts:
             counts.update(tokens(text))
-        # Equally frequent words in alphabetical order, so that the order of the texts is no input.
+        # Equally frequent words in alphabetical order: the order of the texts must not matter.
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(tuple(ranked[: size - RESERVED]))
 

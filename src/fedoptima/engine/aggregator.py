@@ -72,7 +72,7 @@ class DeltaOptimizer:
 def difference(
     after: Mapping[str, Tensor], before: Mapping[str, Tensor], parameters: Collection[str]
 ) -> Tensors:
-    """What a device hands in where deltas are merged: its parameters' change, its buffers."""
+    """What a device hands in if deltas are merged: its parameters' change, and its buffers."""
     with torch.no_grad():
         return {
             name: (tensor - before[name] if name in parameters else tensor.detach().clone())

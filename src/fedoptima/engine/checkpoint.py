@@ -1,7 +1,7 @@
 """Checkpoints on disk: a folder with one JSON (the state) and one safetensors file (the tensors).
 
-A checkpoint is written under a temporary name, synced and renamed, so it is whole or not there. The
-last few are kept: if the disk has damaged the newest, the one before it serves.
+A checkpoint is written under a temporary name, synced and renamed, so it is complete or absent. The
+last few are kept: if the newest is damaged, the one before it is used.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Saved:
 
 
 def payload_tensors(payloads: Mapping[PayloadId, object]) -> dict[str, Tensor]:
-    """The values of payloads, as ``plain.freeze`` collects them, named for a checkpoint."""
+    """The values of payloads, as `serialization.freeze` collects them, named for a checkpoint."""
     return {
         f"payload|{identity}|{name}": tensor
         for identity, value in payloads.items()
@@ -128,7 +128,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_all_but(keep: int, last: Path) -> None:
-    """A higher number than the last one's was fallen back from: it must not be found again."""
+    """Remove checkpoints with higher numbers, which were damaged: they must not be found again."""
     found = newest_checkpoints(last.parent)
     kept = [path for path in found if path.name <= last.name][:keep]
     for path in found:
@@ -140,7 +140,7 @@ def _remove_all_but(keep: int, last: Path) -> None:
 
 
 def newest_checkpoints(folder: Path) -> list[Path]:
-    """The newest first. Those half written have names that are not looked at."""
+    """The newest first. Incomplete ones have temporary names, which are ignored."""
     return sorted(folder.glob("[0-9]*"), reverse=True) if folder.is_dir() else []
 
 
@@ -149,7 +149,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def read_checkpoint(path: Path, compute: torch.device) -> Saved:
-    """That checkpoint or, with a warning, the newest whole one before it."""
+    """That checkpoint or, with a warning, the newest complete one before it."""
     damage: ConfigError | None = None
     for candidate in newest_checkpoints(path.parent):
         if candidate.name > path.name:
@@ -157,12 +157,12 @@ def read_checkpoint(path: Path, compute: torch.device) -> Saved:
         try:
             saved = _read(candidate, compute)
         except ConfigError as error:
-            _log.warning("%s; looking for the one before", error)
+            _log.warning("%s; trying the one before it", error)
             damage = damage or error
         else:
             return saved
     raise ConfigError(
-        f"{damage or f'{path}: not there'}, and no older one is; restart the run"
+        f"{damage or f'{path}: missing'}, and no older one is usable; restart the run"
     ) from damage
 
 
@@ -174,7 +174,7 @@ def _read(path: Path, compute: torch.device) -> Saved:
             # the alignment that torch gives its own.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigError(f"{path}: not a whole checkpoint ({error})") from error
+        raise ConfigError(f"{path}: not a complete checkpoint ({error})") from error
     if (schema := state.pop("schema", 1)) != SCHEMA:
         raise ConfigError(
             f"{path}: a checkpoint of schema {schema} (fedoptima 0.1.0 wrote 1), "

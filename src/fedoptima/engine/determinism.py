@@ -36,11 +36,11 @@ def deterministic(threads: int | None = None) -> Iterator[None]:
 
 
 def prepare_thread(threads: int | None = None) -> None:
-    """To be called first on any thread beside the main one that computes.
+    """Call this first on any thread other than the main one that computes.
 
-    The flags of `deterministic` hold for the whole process, but OpenMP and MKL count their helpers
-    for each calling thread, sums depend on that number, and a thread's first product would be made
-    with as many as there are cores. None: as many as the process is set to.
+    The flags of `deterministic` apply to the whole process, but OpenMP and MKL keep the number of
+    helper threads per calling thread, sums depend on that number, and a new thread would use as
+    many as there are cores. None: as many as the process is set to.
     """
     torch.set_num_threads(torch.get_num_threads() if threads is None else threads)
 
@@ -48,7 +48,7 @@ def prepare_thread(threads: int | None = None) -> None:
 def seed_step(seed: int, compute: torch.device) -> None:
     """Seed what dropout draws from.
 
-    Not torch.manual_seed: without a GPU that keeps a call stack for every call, for later.
+    Not torch.manual_seed: without a GPU that stores a call stack for every call.
     """
     if compute.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -55,7 +55,7 @@ class DeviceEngine:
         self.reset()
 
     def reset(self) -> None:
-        """As in a process that has just started."""
+        """The state of a process that has just started."""
         self._plan = ""
         self._learner: Learner | None = None
         self._expected: ExpectedModel | None = None  # what the server may send
@@ -88,12 +88,12 @@ class DeviceEngine:
     # ---- messages: on the thread that receives them ------------------------------------------
 
     def admit(self, message: Message) -> None:
-        """Raise ProtocolViolation if the server's model is not the one that was prepared for."""
+        """Raise ProtocolViolation if the server's model does not match the plan."""
         if isinstance(message, GlobalModel) and self._expected is not None:
             self._expected.check(message.data)
 
     def receive(self, message: Message) -> Message:
-        """An admitted message, its tensors on their way to where they are computed with."""
+        """An admitted message, with its tensors being copied to the compute device."""
         return stage_message(message, self._task.compute)
 
     # ---- jobs --------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ class DeviceEngine:
         learner = self._learning()
         saved = cast(Mapping[str, object], state["learner"])
         learner.restore(saved, tensors)
-        # A graph cannot be saved, but it can be built again: the weights are those of the forward
-        # pass. The pass counts in running statistics a second time, so these are restored after it.
+        # A graph cannot be saved, but it can be rebuilt: the weights are those of the forward
+        # pass. The pass would update running statistics twice, so these are restored after it.
         for seq, part, parts in cast(list[tuple[int, int, int]], state["waiting"]):
             output, labels, _ = self._run(seq, part, parts)
             self._waiting[seq, part] = (parts, output, labels)

@@ -13,9 +13,9 @@ from fedoptima.engine.task import Task
 
 
 def evaluate(sides: Sequence[nn.Module], task: Task, data: Split | None = None) -> Metrics:
-    """The sides in a row, on the validation data unless others are given.
+    """Both sides in sequence, on the validation data unless other data are given.
 
-    They are put into evaluation mode, so none of them may be in training.
+    They are put into evaluation mode, so they must not be the ones that train.
     """
     for side in sides:
         side.eval()

@@ -1,9 +1,9 @@
 """From the network to the compute device: the copy begins on arrival, and the step waits for it.
 
 Tensors come off the network on the CPU. On a GPU their copy is ordered at once, on a stream of its
-own, so it goes on while another batch trains. Whoever computes with them takes them through
+own, so it runs while another batch trains. Code that computes with them gets them through
 `arrived`: there the computing stream waits for the copy; the host never does. On a CPU nothing is
-copied and nothing is wrapped.
+copied or wrapped.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Staged(Tensors):
         self._copied = copied
 
     def settle(self, compute: torch.device) -> None:
-        """Let what the calling thread computes from now on come after the copy."""
+        """Make the calling thread's further computations wait for the copy."""
         stream = torch.cuda.current_stream(compute)
         stream.wait_event(self._copied)
         for tensor in self.values():
-            # Their memory belongs to the copying stream, which must not use it again too early.
+            # Their memory belongs to the copying stream, which must not reuse it too early.
             tensor.record_stream(stream)
 
 
 def stage(tensors: Tensors, compute: torch.device) -> Tensors:
-    """Begin to copy ``tensors``, best from pinned memory, to where they will be computed with."""
+    """Begin to copy ``tensors``, ideally from pinned memory, to the compute device."""
     if compute.type != "cuda":
         return tensors
     stream = _copy_stream(compute)
@@ -51,7 +51,7 @@ def stage(tensors: Tensors, compute: torch.device) -> Tensors:
 
 
 def stage_message(message: Message, compute: torch.device) -> Message:
-    """The same message, its tensors on their way to ``compute``."""
+    """The same message, with its tensors being copied to ``compute``."""
     if compute.type != "cuda" or not isinstance(
         message, ActivationBatch | ModelUpdate | GradientBatch | GlobalModel
     ):
@@ -74,7 +74,7 @@ def arrived(payload: Payload, compute: torch.device) -> Tensors:
 
 
 def all_arrive(compute: torch.device) -> None:
-    """Let what the calling thread does next come after every copy that has begun."""
+    """Make the calling thread's next work wait for every copy that has begun."""
     if compute.type == "cuda":
         torch.cuda.current_stream(compute).wait_stream(_copy_stream(compute))
 

@@ -100,7 +100,7 @@ class Learner:
     def check_losses(self) -> None:
         """Raise if a loss since the last check was not finite.
 
-        Once a round, not once a step: asking a GPU for a number makes the program wait for it.
+        Once per round, not per step: reading a number from a GPU makes the program wait for it.
         """
         if self._losses and not bool(torch.isfinite(self._loss)):
             raise TrainingDiverged(
@@ -153,7 +153,7 @@ class Learner:
         self._losses = int(cast(int, state["losses"]))
 
     def restore_buffers(self, tensors: Tensors) -> None:
-        """Set what a forward pass changes, without a trace in autograd's books."""
+        """Restore what a forward pass changes, without autograd noticing."""
         for name, tensor in self._tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 tensor.data.copy_(tensors[f"model.{name}"])
@@ -175,11 +175,11 @@ def build_optimizer(config: OptimizerConfig, parameters: list[Tensor]) -> torch.
 def rate_factor(schedule: ScheduleConfig, progress: float) -> float:
     """What the learning rate is multiplied by, when ``progress`` of the run's budget is spent.
 
-    It follows global progress, not a node's own steps, so that all nodes cool down together
+    It follows global progress, not a node's own steps, so that all nodes have the same rate
     however unequal their speeds are.
     """
     if progress < schedule.warmup:
-        # Not from zero: the first updates would be for nothing.
+        # Not from zero: the first updates would have no effect.
         return max(progress / schedule.warmup, 0.01)
     if schedule.kind == "constant":
         return 1.0

@@ -1,7 +1,7 @@
-"""Which tensors a peer may hand over: those the plan leads one to expect, and no others.
+"""Which tensors a peer may send: those that the plan implies, and no others.
 
-A message is looked at before the core hears of it, on another thread than the one that trains. So
-everything here is fixed when the plan is made; nothing that training changes is read.
+A message is checked before the core receives it, not on the thread that trains. So everything
+here is fixed when the plan is made; nothing that training changes is read.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class ExpectedModel:
 
 
 class Values:
-    """What the values of some tensors are like: looked at where they are, asked for later.
+    """Facts about the values of some tensors: computed where they are, read later.
 
-    On a GPU the answer is copied to the host behind the work queued so far, so that asking for it
-    does not wait for what was queued since.
+    On a GPU the result is copied to the host behind the work queued so far, so that reading it
+    does not wait for work queued later.
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -61,7 +61,7 @@ class Values:
         labels = tensors.get(LABELS)
         found = [
             t.sum() for t in floats
-        ]  # NaN if one of the values is, and cheaper than asking each
+        ]  # NaN if one of the values is, and cheaper than checking each
         if labels is not None and labels.dtype == torch.int64 and labels.numel():
             found += labels.aminmax()
         self._sums = len(floats)
@@ -84,7 +84,7 @@ class Values:
         return int(low), int(high)
 
     def check_numbers(self, tensors: Tensors) -> None:
-        """One device's NaN would spread with the next step. Infinity may be meant: masks."""
+        """One device's NaN would spread with the next step. Infinity may be intended: masks."""
         if not any(map(math.isnan, self._read()[: self._sums])):
             return
         for name, tensor in tensors.items():  # the sum of infinities may be NaN, too
@@ -143,7 +143,7 @@ def tensors_in(payload: Payload) -> Tensors:
 def _check_names(tensors: Tensors, expected: Mapping[str, object] | set[str]) -> None:
     if tensors.keys() != set(expected):
         odd = sorted(tensors.keys() ^ set(expected))
-        first = repr(odd[0])[:60]  # a peer may call a tensor anything
+        first = repr(odd[0])[:60]  # a peer may give a tensor any name
         what = "is not the plan's" if odd[0] in tensors else "is missing"
         more = f", and {len(odd) - 1} more" if len(odd) > 1 else ""
         raise ProtocolViolation(f"tensor {first} {what}{more}")

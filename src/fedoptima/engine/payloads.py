@@ -46,7 +46,7 @@ def name_activation(activation: object) -> Tensors:
 
 
 def rebuild_activation(tensors: Tensors, template: object) -> object:
-    """The activation in the form of ``template``, ready to be differentiated by."""
+    """The activation in the form of ``template``, with gradients enabled."""
     found = iter(tensors[f"{ACTIVATIONS}{i}"] for i in range(len(tensors_of(template))))
     return map_tensors(template, lambda _: _entering(next(found)))
 
@@ -56,7 +56,7 @@ def _entering(tensor: Tensor) -> Tensor:
 
 
 def gradients_of(activation: object) -> Tensors:
-    """The loss's gradient by each tensor of the activation that can have one."""
+    """The gradient of the loss for each tensor of the activation that can have one."""
     return {
         f"{ACTIVATIONS}{index}": torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
         for index, tensor in enumerate(tensors_of(activation))

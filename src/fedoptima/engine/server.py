@@ -109,7 +109,7 @@ class ServerEngine:
     # ---- messages: on the thread that receives them ------------------------------------------
 
     def inspect(self, message: Message) -> Values | None:
-        """Begin to look at the values in a device's message, for `admit` to judge."""
+        """Begin to check the values in a device's message; `admit` uses the result."""
         if isinstance(message, ModelUpdate | ActivationBatch):
             return Values(tensors_in(message.data))
         return None
@@ -117,20 +117,20 @@ class ServerEngine:
     def admit(self, message: Message, values: Values | None = None) -> None:
         """Raise ProtocolViolation if a device's tensors are not those of this plan.
 
-        ``values``: what `inspect` said, if it was asked before.
+        ``values``: what `inspect` returned, if it was called before.
         """
         match message:
             case ModelUpdate(data=data):
-                # Before there is a plan the core takes note of an update's id, and drops the rest.
+                # Before there is a plan the core keeps an update's id only.
                 if self._expected_update is not None:
                     self._expected_update.check(data, values)
             case ActivationBatch():
                 if self._expected_batch is None:
-                    raise ProtocolViolation("activations came, but nothing here trains on any")
+                    raise ProtocolViolation("activations for a server that trains on none")
                 self._expected_batch.check(message, values)
 
     def receive(self, message: Message) -> Message:
-        """An admitted message, its tensors on their way to where they are computed with."""
+        """An admitted message, with its tensors being copied to the compute device."""
         return stage_message(message, self._task.compute)
 
     # ---- training ----------------------------------------------------------------------------
@@ -197,10 +197,10 @@ class ServerEngine:
         return self.evaluation()()
 
     def evaluation(self) -> Callable[[], Metrics]:
-        """The weights as they are now, to be measured at leisure and on any thread.
+        """The weights as they are now, to be evaluated later and on any thread.
 
-        To be called where jobs are executed. What comes back works on modules of its own: training
-        may go on meanwhile, and further evaluations may be taken.
+        Call it on the thread that executes jobs. The result has modules of its own: training may
+        continue in the meantime, and further evaluations may be taken.
         """
         self.check_losses()
         spares = self._spares
@@ -218,7 +218,7 @@ class ServerEngine:
         return measure
 
     def _more_sides(self) -> list[nn.Module]:
-        # Not copies of those that train: a module that has run may hold what cannot be copied.
+        # Not copies of those that train: a module that has run may not be copyable.
         if self.plan is None:
             raise InvariantBroken("nothing to evaluate before there is a plan")
         sides = self._task.sides(self.plan)
@@ -247,7 +247,7 @@ class ServerEngine:
     def save(self) -> tuple[dict[str, object], Tensors]:
         if self.plan is None:
             return {"plan": ""}, {}
-        all_arrive(self._task.compute)  # what waits in the core is saved, too, after this
+        all_arrive(self._task.compute)  # payloads that wait in the core are saved after this
         tensors = {f"global.{name}": tensor for name, tensor in self._global.items()}
         tensors |= {f"velocity.{name}": t for name, t in self._deltas.velocity.items()}
         learners: dict[str, object] = {}

@@ -45,7 +45,7 @@ class Task:
         return self._inputs(_EXAMPLE)
 
     def _inputs(self, count: int) -> Tensor:
-        """That many samples as the model takes them, on the CPU; the first ones, over and over."""
+        """That many samples as the model takes them, on the CPU; the first ones, repeated."""
         split = self.dataset.train.inputs
         return self.dataset.prepare(split[torch.arange(count) % len(split)].cpu())
 
@@ -62,7 +62,7 @@ class Task:
         return measure_speed(model, inputs, flops, seconds_budget=seconds_budget, clock=clock)
 
     def plan(self, devices: list[DeviceSpeed]) -> Plan:
-        """Made once for the same devices: a prediction asks several times, and a model is slow."""
+        """Made once for the same devices: predictions need it several times, and it is slow."""
         known = self._plans.get(tuple(devices))
         if known is None:
             self.check_model()

@@ -1,4 +1,4 @@
-"""FedAsync: every device trains the whole model; each update is merged as it comes."""
+"""FedAsync: every device trains the whole model; each update is merged as it arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FL (FedAvg): every device trains the whole model, then all wait for all."""
+"""FL (FedAvg): every device trains the whole model, then waits for all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fl(
     devices: int,
     *,
     on_leave: Literal["drop", "wait"] = "drop",  # what a leaving device does to the barrier
-    barrier_timeout: float | None = None,  # seconds to wait for the others; None: for ever
+    barrier_timeout: float | None = None,  # seconds to wait for the others; None: forever
 ) -> Method:
     return Method(
         name="fl",

@@ -1,4 +1,4 @@
-"""SplitFed: the network is split, the server has a copy for each device, then all wait for all."""
+"""SplitFed: the network is split, the server has a copy for each device; rounds end together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def splitfed(
     devices: int,
     *,
     on_leave: Literal["drop", "wait"] = "drop",  # what a leaving device does to the barrier
-    barrier_timeout: float | None = None,  # seconds to wait for the others; None: for ever
+    barrier_timeout: float | None = None,  # seconds to wait for the others; None: forever
 ) -> Method:
     return Method(
         name="splitfed",

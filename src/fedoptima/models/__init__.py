@@ -1,1 +1,1 @@
-"""The networks this package brings along: sequences of named blocks, cut only between blocks."""
+"""The networks included in this package: sequences of named blocks, cut only between blocks."""

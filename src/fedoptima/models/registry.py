@@ -1,4 +1,4 @@
-"""The only list of models, and the one way from a recipe's words to a network.
+"""The only list of models, and the one way from a recipe to a network.
 
 Facts come from the data (image: channels, image_size, classes; text: vocabulary, length, classes),
 options from the user. Options win over facts, and every option must be one the builder knows.
@@ -92,7 +92,7 @@ def _call(
     missing = [p.name for p in known.values() if p.default is p.empty and p.name not in arguments]
     if missing:
         raise ConfigError(
-            f"model {name}: needs {', '.join(missing)}, which the data do not tell; "
+            f"model {name}: needs {', '.join(missing)}, which the data do not provide; "
             f"set model.{missing[0]}"
         )
     model = builder(**arguments)
@@ -102,7 +102,7 @@ def _call(
 
 
 def _check_type(option: str, value: object, annotation: object) -> None:
-    """Catch the slips a TOML file allows: text, fractions and truth values where numbers belong."""
+    """Catch mistakes that a TOML file allows: text, fractions and booleans instead of numbers."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if annotation in (int, "int") and not whole:
         raise ConfigError(f"model.{option} = {value!r}: must be a whole number")

@@ -26,7 +26,7 @@ DEPTHS = {"classifier": 0, "default": 1, "deep": 2}
 # is far below and keeps every feature (2,048 x 10).
 MOST_DENSE_WEIGHTS = 2**18
 
-# A wide flat activation must not give the device a square of its width to train.
+# A wide flat activation must not give the device a square weight matrix of its width to train.
 WIDEST_HIDDEN = 512
 
 # What an auxiliary network copies.
@@ -104,7 +104,7 @@ def _last(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> nn.Module | 
 
 
 def _in_order(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules inside, as they run; a traced part says so itself."""
+    """The modules inside, in the order in which they run; a traced part lists them itself."""
     if not isinstance(module, fx.GraphModule):
         return module.children()
     calls = (str(node.target) for node in module.graph.nodes if node.op == "call_module")

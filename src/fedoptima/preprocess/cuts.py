@@ -2,7 +2,7 @@
 
 A cut is allowed where one activation crosses it, where neither side shares a parameter with the
 other (two copies of it would drift apart), and where the second side does not write into what
-crosses (it may still be on its way). Wherever that fails, neighbours are one block. A part keeps
+crosses (it may still be in transit). Where that is not so, neighbours form one block. A part keeps
 the whole model's tensor names, so the parts' states are a partition of the model's.
 """
 
@@ -104,7 +104,7 @@ def _block_starts(segments: Segments, example: object) -> tuple[int, ...]:
 
 
 def _joined_for_weights(segments: Segments, parts: Sequence[nn.Module]) -> set[int]:
-    """A piece that is no block of its own belongs to the block before, or else to the first."""
+    """A piece that is not a block by itself belongs to the block before it, or to the first."""
     alone = [segments.may_stand_alone(part) for part in parts]
     first = alone.index(True) if any(alone) else len(parts)
     return {index for index, block in enumerate(alone) if index <= first or not block}
@@ -121,7 +121,7 @@ def _joined_by_sharing(parts: Sequence[nn.Module]) -> set[int]:
 
 
 def _joined_by_running(segments: Segments, parts: Sequence[nn.Module], example: object) -> set[int]:
-    """Run the pieces one after another: who writes into its input, what cannot be sent on."""
+    """Run the pieces one by one: which write into their input, whose output cannot be sent."""
     joined: set[int] = set()
     value = example
     for index, part in enumerate(parts):
@@ -143,7 +143,7 @@ def _try(name: str, part: nn.Module, value: object) -> object:
     try:
         with isolated(part, value) as copy, torch.no_grad():
             result: object = copy(value)
-    except Exception as error:  # whatever a user's forward raises is about the user's model
+    except Exception as error:  # any error in a user's forward concerns the user's model
         shapes = [tuple(t.shape) for t in tensors_of(value)] if is_activation(value) else "?"
         raise ConfigError(
             f"the model does not accept the data: block {name!r} failed on input of shape "

@@ -2,8 +2,8 @@
 
 The joints are the points of the graph where one value crosses: inside a residual or a branch two
 values cross, so there is none. Parameters and buffers are not values that cross; each segment takes
-its own. A piece without a weight matrix (an activation function, a normalisation, a reshape) is no
-block of its own: cutting before it would save neither work nor bytes.
+its own. A piece without a weight matrix (an activation function, a normalisation, a reshape) is not
+a block of its own: cutting before it would save neither work nor bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GraphSegments:
         self._root, graph = _trace(model)
         self._state_names = frozenset(model.state_dict())
         self._training = model.training
-        # Where get_attr nodes stand says nothing: a segment fetches what it uses.
+        # The position of get_attr nodes is irrelevant: a segment fetches what it uses.
         self._nodes = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
         self._input = next(node for node in graph.nodes if node.op == "placeholder")
         self._output = next(node for node in graph.nodes if node.op == "output")

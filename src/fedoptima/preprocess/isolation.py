@@ -1,6 +1,6 @@
-"""A model is looked at through a copy: trying it out changes nothing of the caller's.
+"""A model is examined through a copy, so that trying it out does not change the caller's model.
 
-Not its buffers, gradients or train/eval mode, and not the generators its dropout would draw from.
+That covers its buffers, gradients, train/eval mode and the generators its dropout draws from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How fast this machine and its link really are: o_k and b_k, measured.
 
 Times come from a clock that is passed in. A median (for speed) and a fit that may leave one sample
-out (for the link) keep a single hiccup of the machine from deciding the split.
+out (for the link) keep a single delay of the machine from deciding the split.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure_speed(
 ) -> float:
     """FLOP/s at running ``module`` forward and backward on the batch ``example``.
 
-    ``flops`` is the work of one such run. Runs go on until the budget is spent, at least three.
+    ``flops`` is the work of one such run. At least three runs, until the budget is spent.
     """
     if not (flops > 0 and seconds_budget >= 0):
         raise ConfigError(
@@ -67,7 +67,7 @@ def _step(module: nn.Module, example: object, on_cuda: bool) -> None:
 
 
 class Probing:
-    """Which transfers to time, one after another, and what they say of the link (b_k).
+    """Which transfers to time, one after another, and the bandwidth they show (b_k).
 
     Sizes double until one takes long, so a fast link is measured on large transfers and a slow one
     is done within about two seconds.

@@ -1,7 +1,7 @@
 """What each block of a model costs, counted by really running it forward and backward.
 
 Counts are per sample and do not depend on the machine: attention is counted through its math
-kernel, whichever fused kernel would run here. Profiling changes nothing of the model.
+kernel, whichever fused kernel would run here. Profiling does not change the model.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _convolution_backward(
 ) -> int:
     """As much as the forward pass for each of the gradients of input and weight.
 
-    torch's own formula forgets the groups: it counts a depthwise convolution, which MobileNet is
+    torch's own formula ignores the groups: it counts a depthwise convolution, which MobileNet is
     made of, as if every channel were joined with every other (up to 960 times too much).
     """
     positions = prod((x_shape if transposed else grad_out_shape)[2:])

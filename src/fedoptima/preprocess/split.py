@@ -2,7 +2,7 @@
 
 Pure arithmetic over profiles. A split l is the number of blocks on the device, 1 <= l < L: the
 server keeps at least one block. The smallest l wins a tie. Every candidate is kept in the table, so
-that a user can see what the choice was made from.
+that a user can see the alternatives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a run is: resolved once when it begins, kept in config.json and in the trace's first line.
 
-Whoever reads a run - report, page, metrics, replay - takes its facts from here. None of them builds
-the method again or looks at which files are there.
+Everything that reads a run (report, page, metrics, replay) takes its facts from here. None of them
+builds the method again or looks at which files exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A device's own records in a real run, kept by the server: one file a device, only ever added to.
+"""A device's own records in a real run, kept by the server: one append-only file per device.
 
 Every append is one complete gzip member, so no compressor is kept in memory between two of them,
 and after a kill the file is whole up to its last member. Times are on the server's clock and never
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 class DeviceTrace:
     def __init__(self, path: Path) -> None:
-        """Go on with the file at ``path``, or begin it."""
+        """Continue the file at ``path``, or start it."""
         self._path = path
         self.records = 0  # on disk
         self.last_at = 0.0
@@ -56,7 +56,7 @@ class DeviceTrace:
             with self._path.open("ab") as file:
                 file.write(member)
         except OSError:
-            os.truncate(self._path, self._nbytes)  # half a member would hide all that follow
+            os.truncate(self._path, self._nbytes)  # an incomplete member would hide all that follow
             raise
         self._nbytes += len(member)
         self.records += len(lines)
@@ -72,7 +72,7 @@ class DeviceTrace:
         stamped, at = [], self.last_at
         for line in lines:
             _check(line, node)
-            at = max(at, ours(time_of(line)))  # a clock that was read again may be a little behind
+            at = max(at, ours(time_of(line)))  # a new clock offset may give an earlier time
             stamped.append(restamped(line, at))
         self.append(stamped)
         return stamped
@@ -101,7 +101,7 @@ class DeviceTrace:
         torn = self._path.stat().st_size - self._nbytes
         if torn:
             _log.warning(
-                "%s: the last %d bytes are half a record and are cut off", self._path, torn
+                "%s: the last %d bytes are an incomplete record and are cut off", self._path, torn
             )
             os.truncate(self._path, self._nbytes)
 
@@ -132,12 +132,12 @@ def _whole_members(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def restamped(line: str, at: float) -> str:
-    """The same record at another time; the rest of the line is not looked at."""
+    """The same record at another time; the rest of the line is not parsed."""
     return f"[{encode(at)}{line[line.index(',') :]}"
 
 
 def _check(line: str, node: NodeId) -> None:
-    """As much as keeps a device's file readable and free of other nodes' records."""
+    """Checks what keeps a device's file readable and free of other nodes' records."""
     time, comma, rest = line.partition(",")
     try:
         good = time.startswith("[") and math.isfinite(float(time[1:]))

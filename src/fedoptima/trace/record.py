@@ -1,7 +1,7 @@
 """One line of a trace: at a time, a node handled an event and answered with effects.
 
 Times are seconds since the run began, virtual or real. Tensors are never in a trace; payloads are
-named by their ids. `plain` gives the form on disk.
+named by their ids. `core.serialization` defines the form on disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Record:
         return encode([self.at, self.node, freeze(self.event), *effects])
 
     def without_tensors(self) -> Record:
-        """For whoever keeps records: tensors must not be kept from being freed."""
+        """For code that keeps records: they must not keep tensors in memory."""
         effects = [thaw(freeze(effect)) for effect in self.effects]
         event = cast("Event", thaw(freeze(self.event)))
         return Record(self.at, self.node, event, cast("list[Effect]", effects))

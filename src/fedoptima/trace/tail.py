@@ -1,8 +1,8 @@
 """Follows a trace while it is being written: each call gives what has been added.
 
 A trace is a chain of gzip members, the last of them unfinished. A resumed run cuts its trace back
-and writes on; the tail notices that the file is not what it has read so far, and says so: begin
-again.
+and continues it; the tail notices that the file differs from what it has read so far, and reports
+that reading has to start over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedoptima.trace.record import Record
 
 _MOST = 5_000  # records in one call, about: a page must answer, however long the trace
 _CHUNK = 1 << 15  # bytes of the file: a few thousand records
-_REMEMBERED = 64  # bytes: no two ways to go on are equal in as many of them
+_REMEMBERED = 64  # bytes: two different continuations do not agree in this many
 
 
 class CutBack(Exception):
@@ -33,7 +33,7 @@ class FileTail:
         self._header = True  # the next line is it
 
     def read(self) -> list[Record]:
-        """The records added since the last call, the next few thousands; none: that was all."""
+        """The records added since the last call, a few thousand at most; none: all are read."""
         try:
             with self._path.open("rb") as file:
                 return self._read(file)

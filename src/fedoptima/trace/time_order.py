@@ -1,7 +1,7 @@
-"""Records of several sources in the order of time, although some of them come late.
+"""Records of several sources in order of time, although some of them come late.
 
-Each node of a real run records by itself, and a device hands its records over about every second.
-So they are held back for a moment. A record that comes later still (its device was away) is
+Each node of a real run keeps its own records, and a device sends them about once a second.
+So they are held back for a moment. A record that comes even later (its device was away) is
 released as if it were new.
 """
 
@@ -19,7 +19,7 @@ PATIENCE = 3.0  # seconds of a real run
 
 class TimeOrder:
     def __init__(self) -> None:
-        self.late = 0  # records that missed their place
+        self.late = 0  # records that came too late for their place
         self.released = 0.0  # the time of the last one
         self._waiting: defaultdict[str, deque[Record]] = defaultdict(deque)
 
@@ -33,7 +33,7 @@ class TimeOrder:
     def release(
         self, until: float, *, unread: Container[str] = (), settled: bool = False
     ) -> Iterator[Record]:
-        """What has its place now; at equal times by the sources' names, as `read_trace` has it.
+        """Records whose place is certain; at equal times by source name, as in `read_trace`.
 
         ``unread``: sources that have more to add; what they add next may come before what the
         others have. ``settled``: nothing can come late any more.

@@ -1,7 +1,7 @@
 """Writes a trace as gzipped lines: first a header (a JSON object), then one record a line.
 
 The file is a chain of gzip members. A member is closed at every `mark`, so after a kill the file
-can be cut back to the last mark and written on; readers see one stream.
+can be cut back to the last mark and continued; readers see one stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain littl
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point to go on from."""
+    """A point to resume from."""
 
     nbytes: int
     records: int
@@ -67,7 +67,7 @@ class TraceWriter:
 
     @classmethod
     def resume(cls, path: Path, mark: Mark) -> tuple[TraceWriter, list[Record]]:
-        """Go on after ``mark``; also returns what the trace holds up to there."""
+        """Continue after ``mark``; also returns the records up to there."""
         if path.stat().st_size < mark.nbytes:  # truncating it would fill it up with zeros
             raise ConfigError(f"{path}: is shorter than it was at the mark; restart the run")
         with path.open("r+b") as file:
@@ -92,7 +92,7 @@ class TraceWriter:
             self._member.write("\n")
 
     def keep_readable(self) -> None:
-        """Make readable what was written until a second ago; call it again and again."""
+        """Flush what was written until a second ago; to be called repeatedly."""
         now = time.monotonic()
         if self._member and now - self._flushed >= _READABLE_AFTER:
             self._flushed = now

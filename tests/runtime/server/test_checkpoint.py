@@ -212,10 +212,10 @@ def test_the_newest_whole_one_is_taken(tmp_path: Path, caplog: pytest.LogCapture
     (third / "state.json").write_text("{")
     (second / "tensors.safetensors").unlink()
     assert restored(tmp_path, still.fresh_engine()).number == 1
-    assert caplog.text.count("not a whole checkpoint") == 2
+    assert caplog.text.count("not a complete checkpoint") == 2
     for path in newest_checkpoints(tmp_path):
         (path / "state.json").unlink()
-    with pytest.raises(ConfigError, match=r"000000000003: not a whole .* restart the run"):
+    with pytest.raises(ConfigError, match=r"000000000003: not a complete .* restart the run"):
         load_server_checkpoint(tmp_path, still.fresh_engine(), CPU)
 
 

@@ -117,7 +117,7 @@ class Restored(ServerProcess):
 def load_server_checkpoint(
     folder: Path, engine: SavedEngine, compute: torch.device
 ) -> Restored | None:
-    """The newest whole checkpoint in ``folder``; None if none was ever written."""
+    """The newest complete checkpoint in ``folder``; None if none was ever written."""
     newest = newest_checkpoint(folder)
     if newest is None:
         return None
