@@ -45,7 +45,7 @@ class Order:
 
     @property
     def crash_report(self) -> Path:
-        """Beside the run, whose own folder must stay as it is to be resumed."""
+        """Next to the run's own folder, which must stay unchanged to be resumed."""
         return self.directory.with_name(f"{self.directory.name}.error.txt")
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from fedoptima.core.types import Payload, PayloadId
 
-ENVELOPE_BYTES: Final = 64  # what a message costs beside its tensors
+ENVELOPE_BYTES: Final = 64  # size of a message without its tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,8 +164,8 @@ def _check_devices(devices: int, samples: int) -> None:
 def hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Split]:
     """The data set with less training data, and the validation split taken out of it.
 
-    For those who keep the test set untouched: the paper describes no validation set; its recipes
-    validate on the test set and say so.
+    It keeps the test set untouched. The paper describes no validation set; its recipes validate on
+    the test set.
 
     Stratified: ``share`` of every class, rounded, but never all of a class.
     """

@@ -39,7 +39,7 @@ def given_data(train: object, test: object, data: object) -> Dataset | None:
         return data
     if train is None:
         if test is not None:
-            raise ConfigError("test=... needs train=... beside it")
+            raise ConfigError("test=... needs train=... as well")
         return None
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError("give either data='name' or train=..., not both")

@@ -58,7 +58,7 @@ class ServerWatch:
     address: Address
 
 
-# Runs beside the server, given its address; if it fails, the run fails with it.
+# Runs alongside the server, given its address; if it fails, the run fails with it.
 BackgroundTask = Callable[[Address], Coroutine[Any, Any, None]]
 
 

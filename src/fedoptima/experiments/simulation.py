@@ -48,7 +48,7 @@ def simulate(
 ) -> Result:
     """Train on a virtual clock and return the trained model, its curve and every node's idle time.
 
-    Either a recipe (a file or a `Recipe`), or its parts; parts given beside a recipe replace
+    Either a recipe (a file or a `Recipe`), or its parts; parts given with a recipe replace
     those of it. A part is what the recipe's table would hold: a name (``fleet="testbed_a"``,
     ``method="fl"``) or a mapping (``training={"batch_size": 50}``). ``model`` may be any
     ``nn.Module``; ``train`` and ``test`` may be ``(inputs, labels)`` or a map-style dataset.

@@ -257,7 +257,7 @@ def _bandwidth_moves(fleet: Fleet) -> bool:
     return fleet.churn is not None or any(change.kind == "bandwidth" for change in fleet.changes)
 
 
-# ---- in words ----------------------------------------------------------------------------------
+# ---- as text -----------------------------------------------------------------------------------
 
 
 def _finding(advice: Advice) -> str:
@@ -299,7 +299,7 @@ def _origin(advice: Advice) -> str:
     fleet = " with devices as fast as they reported" if advice.measured else ""
     said = (
         f"This comes from dry simulations of the recipe{fleet}, {advice.epochs:g} epochs each, as "
-        "it is and with that one change; throughput is the measure, accuracy was not looked at."
+        "it is and with that one change; they compare throughput, not accuracy."
     )
     if advice.skipped:
         said += f" There was no time to try {listed(advice.skipped)}."

@@ -102,7 +102,7 @@ def _micro_batches(
     """How many parts keep a device at its forward passes while the first part is on its way.
 
     The first gradient is back after a part's activations went up and its gradients came down;
-    meanwhile the device has n - 1 further parts to go through: (n - 1) forward >= up + down.
+    in that time the device works on n - 1 further parts: (n - 1) forward >= up + down.
     Where the link is slower than the device nothing hides it, and small parts are inefficient, so
     there is a bound. The server's time is left out: it is the strong side.
     """

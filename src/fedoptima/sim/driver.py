@@ -97,7 +97,7 @@ class Simulation:
         self.state.kernel.at(time, item)
 
     def run(self, pause: Callable[[], bool] = lambda: False) -> Halt | None:
-        """Until the server halts, or until ``pause`` says so (asked after every event)."""
+        """Run until the server halts or ``pause``, called after every event, returns True."""
         while self.outcome is None:
             item = self.state.kernel.pop()
             if item is None:

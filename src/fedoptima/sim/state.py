@@ -45,7 +45,7 @@ class EventKernel:
         return any(isinstance(item, kind) for _, _, item in self._heap)
 
 
-# ---- what the kernel's heap holds, beside the fleet's changes -----------------------------------
+# ---- what the kernel's heap holds, apart from the fleet's changes -------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ def test_a_checkpoint_is_read_or_an_older_one_but_never_a_newer_one(tmp_path: Pa
     _, second, first = newest_checkpoints(tmp_path)
     assert read_checkpoint(second, CPU).number == 2
     (first / "state.json").unlink()
-    with pytest.raises(ConfigError, match="not a whole"):
+    with pytest.raises(ConfigError, match="not a complete"):
         read_checkpoint(first, CPU)
 
 
