@@ -27,6 +27,7 @@ from fedoptima.core.messages import (
     Stop,
     TurnOn,
 )
+from fedoptima.core.serialization import freeze
 from fedoptima.core.types import SERVER
 from tests.support.bench import (
     DeviceBench,
@@ -147,10 +148,10 @@ def test_a_diverged_device_says_so_and_stops() -> None:
 def test_a_message_that_is_refused_leaves_the_device_as_it_was(
     bench: DeviceBench, message: Message
 ) -> None:
-    before = bench.device.snapshot()
+    before = freeze(bench.device)
     with pytest.raises(ProtocolViolation):
         bench.hears(message)
-    assert bench.device.snapshot() == before
+    assert freeze(bench.device) == before
 
 
 def test_a_result_of_a_job_that_was_never_ordered_is_our_bug() -> None:

@@ -75,7 +75,7 @@ def test_a_done_event_carries_every_job_through(member: type) -> None:
 @pytest.mark.parametrize("method", ROWS)
 def test_a_servers_snapshot_is_the_same_after_coming_back(method: str) -> None:
     server = running_server(ROWS[method](), "a", "b").server
-    plain = through_json(server.snapshot())
+    plain = through_json(freeze(server))
     restored = thaw(plain)
     assert type(restored) is type(server)
     assert through_json(freeze(restored)) == plain

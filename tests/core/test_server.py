@@ -18,8 +18,9 @@ from fedoptima.core.messages import (
     Message,
     TurnOn,
 )
-from fedoptima.core.settings import ServerSettings
+from fedoptima.core.serialization import freeze
 from fedoptima.core.stopping import StopRule
+from fedoptima.core.training import ServerSettings
 from fedoptima.core.types import NodeId
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update
 from tests.support.effort import lines_executed
@@ -125,11 +126,11 @@ def test_one_pass_over_its_own_samples_is_a_round_unless_said_otherwise() -> Non
 def test_impossible_figures_are_refused_and_change_nothing(wrong: dict[str, float]) -> None:
     bench = gathering(1)
     bench.connects("a")
-    before = bench.server.snapshot()
+    before = freeze(bench.server)
     figures = {"incarnation": 0, "samples": 8, "flops_per_second": 1.0, "bytes_per_second": 1.0}
     with pytest.raises(ProtocolViolation, match="impossible"):
         bench.says("a", Join(**(figures | wrong)))  # type: ignore[arg-type]
-    assert bench.server.snapshot() == before
+    assert freeze(bench.server) == before
 
 
 # ---- activations -------------------------------------------------------------------------------
@@ -288,19 +289,19 @@ def test_the_barriers_timer_rests_when_nobody_waits_at_it() -> None:
 def test_a_message_that_is_refused_leaves_the_server_as_it_was(
     bench: ServerBench, name: str, message: Message
 ) -> None:
-    before = bench.server.snapshot()
+    before = freeze(bench.server)
     with pytest.raises(ProtocolViolation):
         bench.says(name, message)
-    assert bench.server.snapshot() == before
+    assert freeze(bench.server) == before
 
 
 def test_a_second_update_before_the_answer_is_refused() -> None:
     bench = running_server(fl(), "a", "b")
     bench.says("a", update("a/0/5"))
-    before = bench.server.snapshot()
+    before = freeze(bench.server)
     with pytest.raises(ProtocolViolation, match="not asked for"):
         bench.says("a", update("a/0/6"))
-    assert bench.server.snapshot() == before
+    assert freeze(bench.server) == before
 
 
 def test_whoever_speaks_before_joining_is_refused() -> None:

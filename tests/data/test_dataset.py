@@ -3,8 +3,7 @@ from __future__ import annotations
 import torch
 
 from fedoptima.data.custom import as_dataset
-from fedoptima.data.dataset import Split
-from fedoptima.data.prepare import Normalise
+from fedoptima.data.dataset import Normalise, Split
 
 
 def test_normalising_is_the_textbook_formula():

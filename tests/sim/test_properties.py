@@ -27,6 +27,7 @@ from fedoptima.core.messages import (
     Stop,
     TurnOn,
 )
+from fedoptima.core.serialization import freeze
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.sim.faults import Change
@@ -113,13 +114,13 @@ def _haunt(world: World) -> None:
     for name, device in world.simulation.devices.items():
         for session in {0, device.session - 1} - {device.session}:
             for event in _late_events(name, session, _TO_SERVER):
-                before = server.snapshot()
+                before = freeze(server)
                 assert server.handle(event, world.last_told(SERVER)) == []
-                assert server.snapshot() == before
+                assert freeze(server) == before
             for event in _late_events(SERVER, session, _TO_DEVICE):
-                before = device.machine.snapshot()
+                before = freeze(device.machine)
                 assert device.machine.handle(event, world.last_told(name)) == []
-                assert device.machine.snapshot() == before
+                assert freeze(device.machine) == before
 
 
 def _late_events(sender: NodeId, session: int, messages: tuple[Message, ...]) -> Iterator[Event]:

@@ -77,8 +77,7 @@ TensorBoardFolder = Annotated[
     ),
 ]
 MLflowURI = Annotated[
-    str | None,
-    typer.Option("--mlflow", metavar="URI", help="Log to this MLflow tracking server."),
+    str | None, typer.Option("--mlflow", metavar="URI", help="Log to this MLflow tracking server.")
 ]
 
 # ---- what the base installation lacks ------------------------------------------------------------

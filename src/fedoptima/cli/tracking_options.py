@@ -110,8 +110,7 @@ class RunTracking:
         from fedoptima.analysis.metrics import Moment
 
         self._tracking.look(
-            len(accounts.course.points),
-            lambda: Moment(accounts.summary(), frozenset(members), cap),
+            len(accounts.course.points), lambda: Moment(accounts.summary(), frozenset(members), cap)
         )
 
     def finish(self, result: Result) -> None:

@@ -102,25 +102,22 @@ def _lines(comparison: ComparedRuns) -> Iterator[Line]:
     if comparison.reference is not None:
         yield f"x {comparison.reference}'s", [_spread(row.ratio, None, brief) for row in rows]
     for figure, (name, scale) in _FIGURES.items():
-        yield name, [_cell(row, figure, scale) for row in rows]
+        yield name, [_cell(row, figure, _scaled(scale)) for row in rows]
 
 
-def _cell(row: Row, figure: str, scale: float) -> str:
-    return _spread(
-        getattr(row.mean, figure, None),
-        getattr(row.deviation, figure, None),
-        lambda number: brief(scale * number),
-    )
+def _cell(row: Row, figure: str, wording: Callable[[float], str]) -> str:
+    mean, deviation = (getattr(of, figure, None) for of in (row.mean, row.deviation))
+    return _spread(mean, deviation, wording)
+
+
+def _scaled(scale: float) -> Callable[[float], str]:
+    return lambda number: brief(scale * number)
 
 
 def _percent(row: Row, figure: str) -> str:
     if row.mean is None:
         return "failed"
-    return _spread(
-        getattr(row.mean, figure),
-        getattr(row.deviation, figure, None),
-        lambda number: f"{100 * number:.1f}",
-    )
+    return _cell(row, figure, lambda number: f"{100 * number:.1f}")
 
 
 def _time(row: Row) -> str:

@@ -28,6 +28,7 @@ from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.registry import assumption
+from fedoptima.experiments.run_directory import make_folder
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.trace.run_folder import RunFiles
 
@@ -181,12 +182,7 @@ def _folder(out: str | Path | None) -> Iterator[Path]:
         raise ConfigError(
             f"{path}: exists already; choose another --out, or resume it with --resume {path}"
         )
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be created ({error.strerror}); choose another --out"
-        ) from error
+    make_folder(path)
     yield path
 
 

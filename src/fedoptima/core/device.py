@@ -26,7 +26,6 @@ from fedoptima.core.events import (
 )
 from fedoptima.core.job_slot import JobSlot
 from fedoptima.core.jobs import ExportModel, LoadModel, Prepare
-from fedoptima.core.machine import State
 from fedoptima.core.messages import (
     ActivationBatch,
     Assignment,
@@ -42,7 +41,6 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.programs import Order, Program, build_program
-from fedoptima.core.serialization import freeze
 from fedoptima.core.types import SERVER
 
 
@@ -256,7 +254,7 @@ class DeviceCore:
         self.stopped = True
         return [Halt(reason, failed)]
 
-    # ---- invariants and state ----------------------------------------------------------------
+    # ---- invariants --------------------------------------------------------------------------
 
     def check(self) -> None:
         if (self._pending is not None) != (self._phase is DevicePhase.PENDING):
@@ -265,6 +263,3 @@ class DeviceCore:
             raise InvariantBroken(f"a model waits to be loaded in phase {self._phase.value}")
         if self._sender_on and self._session is None:
             raise InvariantBroken("the Sender is on without a connection")
-
-    def snapshot(self) -> State:
-        return freeze(self)

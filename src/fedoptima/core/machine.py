@@ -11,8 +11,6 @@ from fedoptima.core.events import Event, JobDone, JobFailed, Rejected
 from fedoptima.core.jobs import Job
 from fedoptima.core.types import NodeId, Payload, PayloadId
 
-State = object  # plain data, as `serialization.freeze` returns it
-
 
 class Machine(Protocol):
     """Events in, effects out. The driver calls it from one thread and never re-enters it."""
@@ -21,7 +19,6 @@ class Machine(Protocol):
 
     def handle(self, event: Event, now: float) -> list[Effect]: ...
     def check(self) -> None: ...
-    def snapshot(self) -> State: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from fedoptima.core import (
     scheduler,
     serialization,
     server,
-    settings,
     staleness,
     stopping,
     training,
@@ -29,7 +28,7 @@ from fedoptima.core import (
 
 _MODULES = (
     *(messages, jobs, events, effects),
-    *(server, training, distribution, settings, job_slot, device, programs, method),
+    *(server, training, distribution, job_slot, device, programs, method),
     *(membership, progress, stopping, staleness, aggregation, scheduler, flow),
 )
 

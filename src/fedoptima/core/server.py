@@ -27,14 +27,11 @@ from fedoptima.core.events import (
     TimerFired,
 )
 from fedoptima.core.jobs import PlanRun
-from fedoptima.core.machine import State
 from fedoptima.core.membership import Member, Roster
 from fedoptima.core.messages import ActivationBatch, Failed, Join, Message, ModelUpdate, Stop
 from fedoptima.core.method import Method
 from fedoptima.core.progress import Progress
-from fedoptima.core.serialization import freeze
-from fedoptima.core.settings import ServerSettings
-from fedoptima.core.training import Training
+from fedoptima.core.training import ServerSettings, Training
 from fedoptima.core.types import NodeId
 
 
@@ -287,7 +284,7 @@ class ServerCore:
                 return [Send(device, session, Stop("the run is over"))]
         return []
 
-    # ---- invariants and state ----------------------------------------------------------------
+    # ---- invariants --------------------------------------------------------------------------
 
     def check(self) -> None:
         self.training.check()
@@ -295,6 +292,3 @@ class ServerCore:
             raise InvariantBroken("the engine is idle although there is work")
         if self.stopped != (self._phase is ServerPhase.STOPPED):
             raise InvariantBroken(f"stopped is {self.stopped} in phase {self._phase.value}")
-
-    def snapshot(self) -> State:
-        return freeze(self)

@@ -7,7 +7,7 @@ Compute Engine. A method that refuses a message with ProtocolViolation has chang
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fedoptima.core.aggregation import Decision, Fleet, Offer
 from fedoptima.core.distribution import Distribution
@@ -20,10 +20,26 @@ from fedoptima.core.membership import Member, Roster
 from fedoptima.core.messages import ActivationBatch, Assignment, GradientBatch, HandIn, ModelUpdate
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
-from fedoptima.core.settings import ServerSettings
+from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 
 CREDIT, BARRIER = "credit", "barrier"  # timers
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a server needs to know about its run."""
+
+    stop: StopRule
+    devices: int = 1  # plan and begin when this many have joined...
+    patience: float | None = None  # ...or this many seconds after the first one did
+    batch_size: int = 1
+    iterations: int | None = None  # H; None: one pass over the device's own samples
+    evaluate_every: float = 1.0  # epochs
+    drop_diverged: bool = False  # a diverged device leaves the run instead of ending it
+
+    def iterations_for(self, samples: int) -> int:
+        return self.iterations or max(1, samples // self.batch_size)
 
 
 class Training:
@@ -210,10 +226,7 @@ class Training:
             closes_round=self.aggregation.closes_round,
             members=len(self.roster.members),
         )
-        return [
-            *self.progress.take_stock(self.models.version),
-            *self._send_model(waiting, now),
-        ]
+        return [*self.progress.take_stock(self.models.version), *self._send_model(waiting, now)]
 
     def _answer(self, devices: Iterable[NodeId], now: float) -> list[Effect]:
         return self.models.answer(devices, self.roster, self.progress.share(now))

@@ -28,10 +28,7 @@ def cache_directory() -> Path:
 
 
 def cached(
-    name: str,
-    files: Sequence[Path],
-    options: Mapping[str, int | str],
-    build: Callable[[], Tensors],
+    name: str, files: Sequence[Path], options: Mapping[str, int | str], build: Callable[[], Tensors]
 ) -> Tensors:
     """What ``build`` makes of ``files``, from the cache where the same files were read before."""
     entry = cache_directory() / "decoded" / f"{name}-{_key(files, options)}.safetensors"

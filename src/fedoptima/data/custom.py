@@ -12,8 +12,18 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.dataset import Augment, Dataset, Kind, Prepare, Split, image_facts, text_facts
-from fedoptima.data.prepare import Normalise, as_given, token_ids
+from fedoptima.data.dataset import (
+    Augment,
+    Dataset,
+    Kind,
+    Normalise,
+    Prepare,
+    Split,
+    as_given,
+    image_facts,
+    text_facts,
+    token_ids,
+)
 
 _WAYS = "give (inputs, labels) as tensors or numpy arrays, or a map-style torch Dataset of (x, y)"
 

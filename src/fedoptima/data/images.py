@@ -19,10 +19,9 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.cache import Tensors, cached
-from fedoptima.data.dataset import Augment, Dataset, Kind, Split, image_facts, stand_in
+from fedoptima.data.dataset import Augment, Dataset, Kind, Normalise, Split, image_facts, stand_in
 from fedoptima.data.layouts import Found, Layout, Part, ReadingProgress, Source, extra, reading
 from fedoptima.data.parquet import columns
-from fedoptima.data.prepare import Normalise
 
 _IDX_PREFIX: dict[Part, str] = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 0x08

@@ -12,11 +12,10 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data import augment
 from fedoptima.data.cifar import CIFAR_10_BATCHES_PY
 from fedoptima.data.custom import as_dataset
-from fedoptima.data.dataset import Dataset
+from fedoptima.data.dataset import Dataset, Normalise
 from fedoptima.data.digits import DIGITS_CSV, Digits
 from fedoptima.data.images import TINY_IMAGENET_200, ImageSource, idx_images, parquet_images
 from fedoptima.data.layouts import ReadingProgress, did_you_mean, quiet
-from fedoptima.data.prepare import Normalise
 from fedoptima.data.text import ACL_IMDB, GLUE_SST2, TextFacts, TextSource, parquet_texts
 
 _SOURCES: tuple[ImageSource | TextSource, ...] = (

@@ -17,10 +17,9 @@ import torch
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.seeding import derive
 from fedoptima.data.cache import Tensors, cached
-from fedoptima.data.dataset import Dataset, Kind, Split, stand_in, text_facts
+from fedoptima.data.dataset import Dataset, Kind, Split, stand_in, text_facts, token_ids
 from fedoptima.data.layouts import Found, Layout, Options, Part, ReadingProgress, Source, reading
 from fedoptima.data.parquet import columns
-from fedoptima.data.prepare import token_ids
 from fedoptima.data.vocabulary import RESERVED, Vocabulary
 
 CLASSES = 2  # both sets are sentiment: 0 negative, 1 positive

@@ -20,7 +20,6 @@ from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.device import AUXILIARY
-from fedoptima.engine.evaluate import evaluate
 from fedoptima.engine.gpu_upload import all_arrive, arrived, stage_message
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payload_validation import (
@@ -211,7 +210,7 @@ class ServerEngine:
 
         def measure() -> Metrics:
             try:
-                return evaluate(sides, self._task)
+                return self._task.evaluate(sides)
             finally:
                 spares.append(sides)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.preprocess.plan import PlanSettings, Sides, build_sides, make_plan
@@ -82,6 +83,28 @@ class Task:
             if module is not None:
                 module.to(self.compute)
         return sides
+
+    def evaluate(self, sides: Sequence[nn.Module], data: Split | None = None) -> Metrics:
+        """Accuracy and loss of the sides in a row, on the validation data unless others are given.
+
+        They are put into evaluation mode, so none of them may be in training.
+        """
+        for side in sides:
+            side.eval()
+        data = self.validation if data is None else data
+        correct = torch.zeros((), dtype=torch.int64, device=data.labels.device)
+        total = torch.zeros((), dtype=torch.float64, device=data.labels.device)
+        with torch.no_grad():
+            for start in range(0, len(data), self.evaluation_batch):
+                batch = slice(start, start + self.evaluation_batch)
+                labels = data.labels[batch]
+                value: object = self.dataset.prepare(data.inputs[batch])
+                for side in sides:
+                    value = side(value)
+                assert isinstance(value, Tensor)
+                correct += (value.argmax(dim=1) == labels).sum()
+                total += self.loss(value, labels).double() * len(labels)
+        return (("accuracy", int(correct) / len(data)), ("loss", float(total) / len(data)))
 
     def check_model(self) -> None:
         """A model that does not fit the data is found before anything is trained."""

@@ -152,10 +152,7 @@ def device_setup(
 
 
 def run_device(
-    setup: DeviceSetup,
-    *,
-    stopped: Callable[[], bool] = lambda: False,
-    timeouts: Timeouts = DEFAULT,
+    setup: DeviceSetup, *, stopped: Callable[[], bool] = lambda: False, timeouts: Timeouts = DEFAULT
 ) -> str:
     """Work for the server until the run is over; returns why it ended.
 

@@ -135,15 +135,12 @@ class LocalFleet:
 
 async def _end(processes: Collection[ForkServerProcess]) -> None:
     """Devices end by themselves after a finished run; after a failed one they are stopped."""
-    if await _all_ended(processes, _BY_ITSELF):
-        return
-    for process in processes:
-        process.terminate()
-    if await _all_ended(processes, _WHEN_ASKED):
-        return
-    for process in processes:
-        process.kill()
-    await _all_ended(processes, _WHEN_ASKED)
+    ended = await _all_ended(processes, _BY_ITSELF)
+    for end in (ForkServerProcess.terminate, ForkServerProcess.kill):
+        if not ended:
+            for process in processes:
+                end(process)
+            ended = await _all_ended(processes, _WHEN_ASKED)
 
 
 async def _all_ended(processes: Collection[ForkServerProcess], patience: float) -> bool:

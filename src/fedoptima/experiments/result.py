@@ -17,7 +17,6 @@ from fedoptima.analysis.curve import Point
 from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.engine.evaluate import evaluate
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
@@ -199,7 +198,7 @@ def build_result(
 def _test_accuracy(task: Task, weights: Mapping[str, Tensor]) -> float:
     model = deepcopy(task.model)
     model.load_state_dict(dict(weights))
-    return dict(evaluate([model.to(task.compute)], task, task.dataset.test))["accuracy"]
+    return dict(task.evaluate([model.to(task.compute)], task.dataset.test))["accuracy"]
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:

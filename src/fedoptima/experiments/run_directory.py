@@ -30,12 +30,7 @@ class RunDirectory(RunFiles):
     @classmethod
     def create(cls, path: Path, description: RunDescription) -> RunDirectory:
         cls.check_free(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{path}: cannot be created ({error.strerror}); choose another --out"
-            ) from error
+        make_folder(path)
         run = cls(path)
         run.config.write_text(json.dumps(description.to_plain(), indent=1))
         return run
@@ -114,6 +109,15 @@ class RunDirectory(RunFiles):
             return TypeAdapter(Summary).validate_python(plain)
         except ValidationError:  # of an older fedoptima, which wrote fewer figures
             return summarise(self.trace)
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be created ({error.strerror}); choose another --out"
+        ) from error
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -219,10 +219,7 @@ def changes(experiment: Experiment, split: int) -> Iterator[tuple[str, Experimen
             if at >= 1:
                 planning = replace(experiment.task.planning, split=at)
                 task = replace(experiment.task, planning=planning)
-                yield (
-                    f"{words} on the devices (split.at = {at})",
-                    replace(experiment, task=task),
-                )
+                yield (f"{words} on the devices (split.at = {at})", replace(experiment, task=task))
 
 
 def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
@@ -235,9 +232,7 @@ def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
     yield (
         f"twice the activation cap (method.activation_cap = {cap})",
         replace(
-            experiment,
-            recipe=changed,
-            method=build_method(changed, len(experiment.fleet.devices)),
+            experiment, recipe=changed, method=build_method(changed, len(experiment.fleet.devices))
         ),
     )
 

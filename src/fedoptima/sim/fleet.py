@@ -123,9 +123,5 @@ def _churn(config: FleetConfig, seed: int) -> Churn | None:
         return None
     slowest, fastest = config.churn.mbps
     return Churn(
-        seed,
-        config.churn.every,
-        config.churn.leave_probability,
-        slowest * _MBPS,
-        fastest * _MBPS,
+        seed, config.churn.every, config.churn.leave_probability, slowest * _MBPS, fastest * _MBPS
     )

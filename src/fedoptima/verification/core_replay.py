@@ -26,7 +26,7 @@ ServerFactory = Callable[[], Machine]
 DeviceFactory = Callable[[Join], Machine]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
     records: int  # looked at: all, or up to the first difference
     nodes: Mapping[NodeId, int]  # records of each
@@ -45,9 +45,7 @@ def device_as_introduced(join: Join) -> DeviceCore:
 
 
 def replay_trace(
-    records: Iterable[Record],
-    server: ServerFactory,
-    device: DeviceFactory = device_as_introduced,
+    records: Iterable[Record], server: ServerFactory, device: DeviceFactory = device_as_introduced
 ) -> Verdict:
     """``records``: each node's in order; how the nodes' are interleaved does not matter."""
     incarnations, cores = Incarnations(), _Cores(server, device)

@@ -7,7 +7,7 @@ fresh engines. Both serve simulated and real runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from fedoptima.config.schema import MethodConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
-from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Loss
@@ -27,8 +26,7 @@ from fedoptima.experiments.setup import build_method, device_engine, prepare, se
 from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.trace.reader import read_header, read_trace
 from fedoptima.trace.record import Record, RecordProgress
-from fedoptima.verification.core_replay import replay_trace
-from fedoptima.verification.difference import Difference
+from fedoptima.verification.core_replay import Verdict, replay_trace
 from fedoptima.verification.re_execution import Irreproducible, ReExecution, Workshop, count_uses
 
 _PROGRESS_EVERY = 500  # records
@@ -48,10 +46,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Replay:
-    records: int  # looked at: all, or up to the first difference
-    nodes: Mapping[NodeId, int]  # records of each
-    difference: Difference | None
+class Replay(Verdict):
     weights: Weights | None = None  # not asked for, or the cores differ already
 
     @property

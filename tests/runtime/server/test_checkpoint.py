@@ -15,6 +15,7 @@ from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.events import Disconnected
 from fedoptima.core.jobs import Merge, ServerStep
 from fedoptima.core.messages import ModelUpdate
+from fedoptima.core.serialization import freeze
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, PayloadId
 from fedoptima.engine.checkpoint import newest_checkpoints, read_checkpoint, write_checkpoint
@@ -114,7 +115,7 @@ def test_a_server_is_put_back_as_it_was_and_its_job_is_run_again(
     still.kept(tmp_path)
     engine = still.fresh_engine()
     found = restored(tmp_path, engine)
-    assert found.core.snapshot() == still.core.snapshot()
+    assert freeze(found.core) == freeze(still.core)
     assert found.running == still.running
     assert found.evaluations == (Evaluate(3, 1.5, 9),)
     assert found.timers == {"credit": 7.5}
@@ -131,7 +132,7 @@ def test_a_server_is_put_back_as_it_was_and_its_job_is_run_again(
 def test_a_captured_server_goes_on_without_changing_what_was_captured(tmp_path: Path) -> None:
     """Between the three steps of a checkpoint the run goes on."""
     still = StandingStill("splitfed", ServerStep)
-    core, weights = still.core.snapshot(), still.engine.export()
+    core, weights = freeze(still.core), still.engine.export()
     running = still.running
     captured = still.capture()
     captured.complete(still.engine)
@@ -141,7 +142,7 @@ def test_a_captured_server_goes_on_without_changing_what_was_captured(tmp_path: 
     captured.write(tmp_path, 1)
     engine = still.fresh_engine()
     found = restored(tmp_path, engine)
-    assert found.core.snapshot() == core
+    assert freeze(found.core) == core
     assert found.running == running
     assert same(engine.export(), weights)
 
@@ -175,7 +176,7 @@ def test_a_server_without_a_job_and_without_a_plan_is_kept_too(tmp_path: Path) -
     found = load_server_checkpoint(tmp_path, engine, CPU)
     assert found is not None
     assert found.running is None
-    assert found.core.snapshot() == core.snapshot()
+    assert freeze(found.core) == freeze(core)
 
 
 def test_where_nothing_was_kept_nothing_is_found(tmp_path: Path) -> None:

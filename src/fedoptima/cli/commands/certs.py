@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +10,7 @@ import typer
 
 from fedoptima.cli.console import stdout
 from fedoptima.cli.errors import explained
-from fedoptima.core.errors import ConfigError
+from fedoptima.cli.options import needing_extra
 
 certs = typer.Typer(
     name="certs",
@@ -46,7 +44,7 @@ def init(
 
     Where the folder has a CA already, only the server's certificate is made.
     """
-    with _cryptography():
+    with needing_extra("deploy", "making certificates", "cryptography"):
         from fedoptima.runtime.security.certificates import (
             authority_files,
             local_hosts,
@@ -78,7 +76,7 @@ def device(
     days: Days = 365,
 ) -> None:
     """Make the certificate of one device, signed by the CA that init has made."""
-    with _cryptography():
+    with needing_extra("deploy", "making certificates", "cryptography"):
         from fedoptima.runtime.security.certificates import (
             authority_files,
             make_device,
@@ -119,16 +117,6 @@ def _host(server: Path) -> str:
     hosts = [Address(host, _PORT) for host in hosts_of(read_certificates(server)[0])]
     reached = [host for host in hosts if not host.is_loopback]
     return str(reached[-1]).rpartition(":")[0] if reached else "HOST"
-
-
-@contextmanager
-def _cryptography() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise ConfigError(
-            "making certificates needs cryptography: pip install 'fedoptima[deploy]'"
-        ) from error
 
 
 def _say(text: str) -> None:

@@ -32,8 +32,7 @@ _METHOD = "method."
 def compare(
     recipe: options.RecipeFile = None,
     methods: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,C", help="The methods to compare.  [default: all]"),
+        str | None, typer.Option(metavar="A,B,C", help="The methods to compare.  [default: all]")
     ] = None,
     seeds: Annotated[
         int | None,

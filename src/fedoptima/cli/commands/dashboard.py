@@ -31,8 +31,7 @@ def dashboard(
     ] = 8050,
     host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.")] = "127.0.0.1",
     token: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="Let in only who has it.", envvar=_TOKEN),
+        str | None, typer.Option(metavar="TOKEN", help="Let in only who has it.", envvar=_TOKEN)
     ] = None,
     inherited: Annotated[int | None, typer.Option("--inherited-socket", hidden=True)] = None,
 ) -> None:

@@ -45,8 +45,7 @@ def _default(value: object) -> str:
 
 def datasets(
     data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="DIR", help="Look in this directory."),
+        Path | None, typer.Option("--data", metavar="DIR", help="Look in this directory.")
     ] = None,
 ) -> None:
     """List the data sets and where they are."""

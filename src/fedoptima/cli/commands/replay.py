@@ -10,7 +10,7 @@ import typer
 import fedoptima.cli.options as options
 from fedoptima.cli.console import stdout
 from fedoptima.cli.errors import FAILED
-from fedoptima.cli.views.record_progress import RecordCounter
+from fedoptima.cli.views.progress import RecordCounter
 
 if TYPE_CHECKING:
     from fedoptima.verification.replay import Replay, Weights
@@ -21,8 +21,7 @@ _DIGEST = 12  # characters; --json has all of them
 def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
     weights: Annotated[
-        bool,
-        typer.Option("--weights", help="Also execute all jobs again and compare the weights."),
+        bool, typer.Option("--weights", help="Also execute all jobs again and compare the weights.")
     ] = False,
     quiet: options.Quiet = False,
     as_json: options.AsJSON = False,

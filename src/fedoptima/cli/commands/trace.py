@@ -13,7 +13,7 @@ from rich.text import Text
 import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import counted, duration
 from fedoptima.cli.console import plain_table, stdout
-from fedoptima.cli.views.record_progress import RecordCounter
+from fedoptima.cli.views.progress import RecordCounter
 
 if TYPE_CHECKING:
     from fedoptima.analysis.overview import NodeLine, Overview, Wait

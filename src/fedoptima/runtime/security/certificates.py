@@ -217,9 +217,7 @@ def _refuse_existing(files: Pair, way_out: str) -> None:
 
 def _write(files: Pair, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
     secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = certificate.public_bytes(serialization.Encoding.PEM)
     try:
