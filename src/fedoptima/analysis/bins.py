@@ -112,9 +112,7 @@ class Overlaps:
         return twin
 
     def not_counted(self, name: Row, start: float, end: float) -> list[Stretch]:
-        counted = self._counted.get(name)
-        if counted is None:
-            counted = self._counted[name] = []
+        counted = self._counted.setdefault(name, [])
         pieces: list[Stretch] = []
         begin = start
         upto = end

@@ -7,6 +7,7 @@ middle of a run.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from enum import Enum
 
 from fedoptima.core.effects import PROBLEMS, Effect, Note, Run, Send
@@ -55,7 +56,7 @@ class FleetAccount:
     """Feed it each node's records in order; how the nodes' are interleaved does not matter."""
 
     def __init__(self) -> None:
-        self.devices: dict[NodeId, DeviceFacts] = {}
+        self.devices: defaultdict[NodeId, DeviceFacts] = defaultdict(DeviceFacts)
         self.planning = False  # enough devices are here
         self.began: float | None = None  # the training: when there was a plan
         self.version = 0  # t
@@ -66,13 +67,7 @@ class FleetAccount:
         if record.node == SERVER:
             self._server(record)
         else:
-            self._device(self.of(record.node), record)
-
-    def of(self, device: NodeId) -> DeviceFacts:
-        facts = self.devices.get(device)
-        if facts is None:
-            facts = self.devices[device] = DeviceFacts()
-        return facts
+            self._device(self.devices[record.node], record)
 
     # ---- as the server sees it ---------------------------------------------------------------
 
@@ -82,7 +77,7 @@ class FleetAccount:
             case Connected(device):
                 self._heard(device, at).become(DeviceState.READYING, at)
             case Disconnected(device):
-                facts = self.of(device)
+                facts = self.devices[device]
                 if facts.state is not DeviceState.FAILED:
                     facts.become(DeviceState.AWAY, at)
             case Received(device, _, message):
@@ -95,7 +90,7 @@ class FleetAccount:
             self._effect(effect, at)
 
     def _heard(self, device: NodeId, at: float) -> DeviceFacts:
-        facts = self.of(device)
+        facts = self.devices[device]
         facts.heard = max(facts.heard, at)
         return facts
 
@@ -115,20 +110,20 @@ class FleetAccount:
                 self.began = at
             case ServerStep() if job.part + 1 == job.parts:
                 self.batches += 1
-                self.of(job.origin).batches += 1
+                self.devices[job.origin].batches += 1
             case Merge():
                 self.version += 1
                 for part in job.parts:
-                    self.of(part.device).merged += 1
+                    self.devices[part.device].merged += 1
 
     def _effect(self, effect: Effect, at: float) -> None:
         match effect:
             case Send(device, _, GlobalModel(version=version)):
-                facts = self.of(device)
+                facts = self.devices[device]
                 facts.version = version
                 facts.become(DeviceState.TRAINING, at)  # until it says more exactly
             case Note(kind, device, text) if kind in PROBLEMS:
-                self.of(device).error = text or kind
+                self.devices[device].error = text or kind
             case Run(_, PlanRun()):
                 self.planning = True
 

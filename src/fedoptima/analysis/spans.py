@@ -8,6 +8,7 @@ after the other.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -59,7 +60,7 @@ class SpanAccount:
     def __init__(self, usage: UsageAccount) -> None:
         self._usage = usage
         self._transfers = TransferAccount()
-        self._shown: dict[NodeId, _Shown] = {}
+        self._shown: defaultdict[NodeId, _Shown] = defaultdict(_Shown)
         self._final: list[Span] = []
         self._over = False
         usage.listen(self)
@@ -90,9 +91,7 @@ class SpanAccount:
     # ---- from the clocks of the usage account ------------------------------------------------
 
     def spent(self, clock: NodeClock, now: float) -> None:
-        shown = self._shown.get(clock.name)
-        if shown is None:
-            shown = self._shown[clock.name] = _Shown()
+        shown = self._shown[clock.name]
         for span in _spent(clock, shown, now):
             if span.kind is Kind.IDLE_2:
                 shown.waiting_2 += span.end - span.start

@@ -30,7 +30,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.registry import assumption
 from fedoptima.experiments.run_directory import make_folder
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.trace.run_folder import RunFiles
+from fedoptima.trace.run_folder import RunFiles, write_whole
 
 LOG = logging.getLogger("fedoptima.comparison")
 
@@ -78,7 +78,7 @@ def compare(
     if dry and (assumed := assumption(base.data.name, base.data.directory)):
         LOG.warning(assumed)
     with _folder(out) as folder:
-        _write(folder / "comparison.json", json.dumps({"about": about.to_json()}, indent=1))
+        write_whole(folder / "comparison.json", json.dumps({"about": about.to_json()}, indent=1))
         comparison = _run_missing(about, folder, workers, checkpoint_every, observer, interrupted)
     return comparison if out is not None else replace(comparison, directory=None)
 
@@ -160,15 +160,8 @@ def _write_result(comparison: Comparison, folder: Path) -> None:
         for run in comparison.runs:
             for at in run.curve:
                 writer.writerow((run.method, run.seed, at.seconds, at.epochs, at.accuracy))
-    _write(folder / "comparison.md", comparison.to_markdown())
-    _write(folder / "comparison.json", comparison.to_json())
-
-
-def _write(path: Path, text: str) -> None:
-    """Written atomically: a comparison is resumed from this file."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
-    temporary.rename(path)
+    write_whole(folder / "comparison.md", comparison.to_markdown())
+    write_whole(folder / "comparison.json", comparison.to_json())
 
 
 @contextmanager

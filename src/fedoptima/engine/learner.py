@@ -49,11 +49,8 @@ class Learner:
             for name, tensor in module.state_dict(keep_vars=True).items()
         }
         self._rate = settings.learning_rate
-        self._loss = torch.zeros((), device=self._device())
+        self._loss = torch.zeros((), device=self._parameters[0].device)
         self._losses = 0
-
-    def _device(self) -> torch.device:
-        return next(iter(self._tensors.values())).device if self._tensors else torch.device("cpu")
 
     def parameter_names(self) -> frozenset[str]:
         """All of them: weights shared by two layers have two names, and neither is a buffer."""

@@ -6,7 +6,6 @@ import platform
 from dataclasses import dataclass
 
 import torch
-from pydantic import BaseModel
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.method import Method
@@ -36,7 +35,7 @@ def describe(
         activation_cap=method.flow().cap,
         method=name,
         options=method_options(name) | recipe.method.options | dict(method.resolved),
-        recipe=plain_recipe(recipe),
+        recipe=recipe.model_dump(mode="json"),
         versions=versions(),
     )
 
@@ -47,7 +46,3 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-
-
-def plain_recipe(recipe: BaseModel) -> dict[str, object]:
-    return recipe.model_dump(mode="json")

@@ -23,7 +23,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
 from fedoptima.trace.description import RunDescription, read_config
-from fedoptima.trace.run_folder import RunFiles
+from fedoptima.trace.run_folder import RunFiles, write_whole
 
 
 class RunDirectory(RunFiles):
@@ -89,10 +89,7 @@ class RunDirectory(RunFiles):
         write_metrics(self.metrics, result.curve)
         if result.weights:
             save_tensors(self.model, dict(result.weights))
-        # Last, and whole or not at all: a run with a summary is over.
-        temporary = self.summary.with_suffix(".tmp")
-        temporary.write_text(result.to_json())
-        temporary.rename(self.summary)
+        write_whole(self.summary, result.to_json())  # last: a run with a summary is over
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def read_result(self) -> Result:

@@ -95,10 +95,6 @@ def serve_run(
         return asyncio.run(run())
 
 
-def _security(tls: ServerTLS | None) -> str:
-    return "without certificates" if tls is None else "for devices with a certificate of its CA"
-
-
 class _View:
     """Calls observers until one fails: a device may record anything, and must not end the run."""
 
@@ -214,7 +210,8 @@ class _ServerRun:
         await server.start()  # not earlier: a device that connects must find the restored state
         background = asyncio.ensure_future(hooks.background(address)) if hooks.background else None
         try:
-            LOG.info("listening on %s, %s", address, _security(tls))
+            whom = "for devices with a certificate of its CA" if tls else "without certificates"
+            LOG.info("listening on %s, %s", address, whom)
             hooks.ready(address)
             halt = await self._until_the_end(hooks, view, background)
             await streams.farewell()

@@ -11,7 +11,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
 from fedoptima.data.layouts import ReadingProgress, quiet
-from fedoptima.experiments.describe import Expected, describe, plain_recipe
+from fedoptima.experiments.describe import Expected, describe
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import RunSetup, prepare_run, server_settings
 from fedoptima.preprocess.split import DeviceSpeed
@@ -72,9 +72,7 @@ def instructions(setup: ServerSetup) -> str:
 
     It includes the facts of the data, because a device's own data may lack some classes.
     """
-    plain, dataset = plain_recipe(setup.recipe), setup.task.dataset
-    data = plain["data"]
-    assert isinstance(data, dict)
-    data["directory"] = None
+    plain, dataset = setup.recipe.model_dump(mode="json"), setup.task.dataset
+    plain["data"]["directory"] = None
     plain["device"] = "cpu"
     return json.dumps({"recipe": plain, "facts": {**dataset.facts, "classes": dataset.classes}})

@@ -27,6 +27,7 @@ from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.data.loader import Loader
 from fedoptima.data.partition import by_file, dirichlet, hold_out, iid
 from fedoptima.data.registry import load_dataset, load_or_stand_in
+from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
@@ -223,9 +224,7 @@ class Assembly:
     device_engines: Mapping[NodeId, DeviceEngine | DryDeviceEngine]
 
     @property
-    def engines(
-        self,
-    ) -> dict[NodeId, ServerEngine | DryServerEngine | DeviceEngine | DryDeviceEngine]:
+    def engines(self) -> dict[NodeId, SavedEngine]:
         return {SERVER: self.server_engine, **self.device_engines}
 
 

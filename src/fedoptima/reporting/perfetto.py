@@ -114,9 +114,7 @@ class PerfettoWriter:
         )
 
     def _free_track(self, node: NodeId, name: str, start: int) -> _Track:
-        tracks = self._tracks.get((node, name))
-        if tracks is None:
-            tracks = self._tracks[node, name] = []
+        tracks = self._tracks.setdefault((node, name), [])
         for track in tracks:
             if track.free_at <= start:
                 return track

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from fedoptima.analysis.findings import compare, describe
@@ -86,7 +87,7 @@ def report(
     plotly_source()  # missing packages, too, are better found before than after reading
     sources = [_Source(trace, read_description(trace)) for trace in find_traces(runs)]
     views = [
-        view_of(label, source.run, read_trace(source.trace), _named(progress, label))
+        view_of(label, source.run, read_trace(source.trace), partial(progress, f"reading {label}"))
         for source, label in zip(sources, _labels(sources), strict=True)
     ]
     chosen = next((i for i, view in enumerate(views) if view.method == REFERENCE), 0)
@@ -105,7 +106,9 @@ def report(
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); choose another with -o"
+        ) from error
     return Report(path, len(text.encode()), tuple(views), found, label)
 
 
@@ -153,10 +156,6 @@ def _advice(source: _Source, view: RunView) -> Advice:
     return advise(recipe, view)
 
 
-def _named(progress: RecordProgress, label: str) -> Callable[[int], None]:
-    return lambda records: progress(f"reading {label}", records)
-
-
 def _labels(sources: Sequence[_Source]) -> list[str]:
     """As short as they can be and still differ: the method, its seed, its recipe, its folder."""
 
@@ -186,7 +185,3 @@ def _check_place(path: Path) -> None:
         raise ConfigError(f"{path}: is a folder; give a file, e.g. -o {path / 'report.html'}")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: there is no folder {path.parent}; make it, or choose another")
-
-
-def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path}: cannot be written ({error.strerror}); choose another with -o")

@@ -172,7 +172,7 @@ def _legend() -> str:
 def _table(table: TextTable) -> str:
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
     rows = "".join(
-        _row_tag(index == table.marked)
+        ('<tr class="marked">' if index == table.marked else "<tr>")
         + "".join(f"<td>{escape(cell)}</td>" for cell in row)
         + "</tr>"
         for index, row in enumerate(table.rows)
@@ -182,10 +182,6 @@ def _table(table: TextTable) -> str:
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
-
-
-def _row_tag(marked: bool) -> str:
-    return '<tr class="marked">' if marked else "<tr>"
 
 
 def _embedded(data: Json) -> str:

@@ -73,13 +73,10 @@ def bind_error(listen: Address) -> str:
     where = f"--listen {listen}: cannot be listened on"
     try:
         # One that has just been closed may be listened on again, by gRPC as well.
-        socket.create_server((listen.host, listen.port), family=_family(listen)).close()
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        socket.create_server((listen.host, listen.port), family=family).close()
     except OSError as error:
         way_out = _WAYS_OUT.get(error.errno or 0, "choose another address")
         reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
         return f"{where} ({reason}); {way_out}"
     return f"{where} (but it can be now); try again"
-
-
-def _family(listen: Address) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in listen.host else socket.AF_INET

@@ -52,3 +52,10 @@ class RunFiles:
 def device_trace(folder: Path, device: str) -> Path:
     """In the folder of the devices' traces."""
     return folder / f"{device}{_TRACE}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Written atomically: after a kill the file is whole or not there."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.rename(path)
