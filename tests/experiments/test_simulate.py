@@ -148,8 +148,8 @@ def test_options_that_data_given_in_python_does_not_have_are_refused() -> None:
     ("model", "message"),
     [
         (nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 3)), "does not take this data"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), r"puts out \(2, 2\).*3 classes"),
-        (nn.Sequential(nn.Conv2d(1, 3, 1), nn.Conv2d(3, 3, 1)), r"puts out \(2, 3, 4, 4\)"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), r"returns \(2, 2\).*3 classes"),
+        (nn.Sequential(nn.Conv2d(1, 3, 1), nn.Conv2d(3, 3, 1)), r"returns \(2, 3, 4, 4\)"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), "cannot be split"),
         (network().requires_grad_(False), "nothing to train"),
     ],

@@ -18,7 +18,7 @@ class Distribution:
         self._copy_per_device = copy_per_device
         self._model: Payload | None = None
         self._copies: deque[OpenCopy | CloseCopy] = deque()  # to be run before anything else
-        self._merging: tuple[NodeId, ...] = ()  # who gets the result of the running merge
+        self._merging: tuple[NodeId, ...] = ()  # devices that get the result of the running merge
         self.version = 0  # t
 
     def begin(self, model: Payload) -> None:

@@ -1,4 +1,4 @@
-"""Activation flow control: who may send next (paper Sec. 3.4.1).
+"""Activation flow control: which device may send next (paper Sec. 3.4.1).
 
 `CappedFlow` keeps one law at every instant: ``buffered + granted <= cap`` (omega). A slot is
 reserved when the turn-on is sent, not when the batch arrives: checked only on arrival, all the

@@ -87,7 +87,7 @@ class ServerCore:
 
     @property
     def members(self) -> Mapping[NodeId, Member]:
-        """Who has joined."""
+        """The devices that have joined."""
         return self._roster.members
 
     @property

@@ -149,7 +149,7 @@ class DeviceEngine:
     def _full_step(self, seq: int, result: PayloadId) -> Outcome:
         output, labels, _ = self._run(seq, 0, 1)
         if not isinstance(output, Tensor):
-            raise InvariantBroken("the whole model did not put out one tensor")
+            raise InvariantBroken("the whole model did not return one tensor")
         return self._learn(self._task.loss(output, labels), labels, result)
 
     def _learn(self, loss: Tensor, labels: Tensor, result: PayloadId) -> Outcome:

@@ -120,6 +120,6 @@ class Task:
         if not isinstance(output, Tensor) or output.shape != (len(self.example), classes):
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ConfigError(
-                f"the model puts out {shape} for {len(self.example)} samples, but the data has "
-                f"{classes} classes: it must put out ({len(self.example)}, {classes})"
+                f"the model returns {shape} for {len(self.example)} samples, but the data has "
+                f"{classes} classes: it must return ({len(self.example)}, {classes})"
             )

@@ -200,10 +200,10 @@ async def _unless(stopped: Callable[[], bool], work: Coroutine[Any, Any, T]) -> 
 
 
 def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
-    told = json.loads(instructions)
-    recipe = validate(Recipe, told["recipe"], "the server's recipe")
+    received = json.loads(instructions)
+    recipe = validate(Recipe, received["recipe"], "the server's recipe")
     name, threads = NodeId(setup.name), setup.threads or recipe.threads
-    given = replace(setup.given, dataset=_own_data(setup, told["facts"]))
+    given = replace(setup.given, dataset=_own_data(setup, received["facts"]))
     own, names = given.dataset is not None, device_names(recipe)
     if not own and name not in names:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A whole run on one machine: the server here, every device a process of its own.
+"""A whole run on one machine: the server here, every device in its own process.
 
 No device process outlives this one, however it ends: see `fork_server`.
 """

@@ -46,7 +46,7 @@ def build_auxiliary(
     *,
     server_parameters: int | None = None,
 ) -> nn.Module | None:
-    """The auxiliary network for what ``device_side`` puts out; None for the variant ``none``.
+    """The auxiliary network for the output of ``device_side``; None for the variant ``none``.
 
     ``activation`` is a batch of that output. A variant is a name or a number of blocks. A network
     with more than ``server_parameters`` gets its features pooled, as far as that helps.
@@ -183,7 +183,7 @@ def _encoder(hidden: Tensor, depth: int, classes: int, last: nn.Module | None) -
     blocks = [last.alike(width) for _ in range(depth)] if isinstance(last, EncoderLayer) else []
     if len(blocks) < depth:
         raise ConfigError(
-            "the device side puts out Masked hidden states but holds no EncoderLayer to copy; "
+            "the device side returns Masked hidden states but holds no EncoderLayer to copy; "
             "set auxiliary to 'classifier'"
         )
     return _sequence(blocks, head=MeanPoolClassifier(width, classes))

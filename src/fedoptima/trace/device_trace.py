@@ -1,8 +1,8 @@
 """A device's own records in a real run, kept by the server: one append-only file per device.
 
 Every append is one complete gzip member, so no compressor is kept in memory between two of them,
-and after a kill the file is whole up to its last member. Times are on the server's clock and never
-decrease, which is what lets a reader merge all files of a run in one pass.
+and after a kill the file is complete up to its last member. Times are on the server's clock and
+never decrease, so a reader can merge all files of a run in one pass.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _member(text: str) -> bytes:
 
 
 def _whole_members(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Where each gzip member ends, and its content; up to the first that is not whole."""
+    """Where each gzip member ends, and its content; up to the first that is incomplete."""
     with path.open("rb") as file:
         end, rest = 0, b""
         while rest or (rest := file.read(_CHUNK)):
