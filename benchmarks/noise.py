@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedoptima.data.augment import CropAndFlip
-from fedoptima.data.dataset import Dataset, Split, image_facts
-from fedoptima.data.prepare import Normalise
+from fedoptima.data.dataset import Dataset, Normalise, Split, image_facts
 
 
 def images(*, samples: int, size: int = 32, channels: int = 3, augmented: bool = True) -> Dataset:
