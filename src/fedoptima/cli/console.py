@@ -16,6 +16,12 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
+def say(console: Console, line: str) -> None:
+    """Flushed: a line of progress is wanted now, also where the output is a file."""
+    console.print(line, soft_wrap=True)
+    console.file.flush()
+
+
 def plain_table(*columns: str, left: int = 1) -> Table:
     """Columns without lines; the first ``left`` hold text, the others numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

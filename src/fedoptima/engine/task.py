@@ -85,9 +85,9 @@ class Task:
         return sides
 
     def evaluate(self, sides: Sequence[nn.Module], data: Split | None = None) -> Metrics:
-        """Accuracy and loss of the sides in a row, on the validation data unless others are given.
+        """Accuracy and loss of both sides in sequence; on the validation data by default.
 
-        They are put into evaluation mode, so none of them may be in training.
+        They are put into evaluation mode, so they must not be the ones that train.
         """
         for side in sides:
             side.eval()

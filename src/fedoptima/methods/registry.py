@@ -16,15 +16,8 @@ from fedoptima.methods.oafl import oafl
 from fedoptima.methods.pipar import pipar
 from fedoptima.methods.splitfed import splitfed
 
-METHODS: dict[str, Callable[..., Method]] = {
-    "fedoptima": fedoptima,
-    "fl": fl,
-    "fedasync": fedasync,
-    "fedbuff": fedbuff,
-    "splitfed": splitfed,
-    "pipar": pipar,
-    "oafl": oafl,
-}
+_BUILDERS = (fedoptima, fl, fedasync, fedbuff, splitfed, pipar, oafl)
+METHODS: dict[str, Callable[..., Method]] = {build.__name__: build for build in _BUILDERS}
 
 
 def find_method(name: str) -> Callable[..., Method]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedoptima.analysis.formatting import duration, percent
-from fedoptima.cli.console import stderr
+from fedoptima.cli.console import say, stderr
 from fedoptima.cli.views.progress import Refresh, shows_live
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ class PoolLines(SilentPool):
             self._phases[name] = state.phase
             if turned or silent:
                 self._said[name] = now
-                console = stderr()
-                console.print(f"{name}: {_progress(state)}", soft_wrap=True)
-                console.file.flush()
+                say(stderr(), f"{name}: {_progress(state)}")
 
 
 class PoolBars(SilentPool):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.live import Live
 
+from fedoptima.cli.console import say
 from fedoptima.cli.logs import DeviceErrors, attached
 from fedoptima.cli.views.fleet_state import FleetState
 from fedoptima.cli.views.fleet_table import picture
@@ -67,23 +68,19 @@ class FleetLines(FleetView):
 
     def __enter__(self) -> FleetLines:
         super().__enter__()
-        self._print(self._title)
+        say(self._console, self._title)
         return self
 
     def reading(self, what: str, done: int, total: int) -> None:
         if what != self._read:
             self._read = what
-            self._print(f"reading {what}")
+            say(self._console, f"reading {what}")
 
     def observe(self, watch: ServerWatch) -> None:
         fleet = watch.live.fleet
         news = (len(fleet.accuracies), fleet.planning, len(watch.node.machine.members))
         if self._cadence.due(news):
-            self._print(FleetState.of(watch, self._device_errors.fresh()).line())
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True)
-        self._console.file.flush()
+            say(self._console, FleetState.of(watch, self._device_errors.fresh()).line())
 
 
 class FleetTable(FleetView):

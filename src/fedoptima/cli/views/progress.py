@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedoptima.analysis.formatting import accuracies, brief, duration, percent
-from fedoptima.cli.console import stderr
+from fedoptima.cli.console import say, stderr
 from fedoptima.trace.record import RecordProgress
 
 if TYPE_CHECKING:
@@ -77,16 +76,11 @@ class LineView(SilentView):
     def reading(self, what: str, done: int, total: int) -> None:
         if what != self._read:
             self._read = what
-            self._print(f"reading {what}")
+            say(stderr(), f"reading {what}")
 
     def training(self, watch: SimulationWatch) -> None:
         if self._cadence.due(len(watch.course.points)):
-            self._print(_state_of(watch, self._recipe).line())
-
-    def _print(self, line: str) -> None:
-        console = stderr()
-        console.print(line, soft_wrap=True)
-        console.file.flush()
+            say(stderr(), _state_of(watch, self._recipe).line())
 
 
 class Cadence:
@@ -124,27 +118,24 @@ class LiveView(SilentView):
         self._recipe = recipe
         self._speed = _Speed()
         self._live = Live(console=stderr(), auto_refresh=False, transient=True)
-        self._stack = ExitStack()
         self._is_time = Refresh()
 
     def __enter__(self) -> LiveView:
-        self._stack.enter_context(self._live)
+        self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        self._live.stop()
 
     def reading(self, what: str, done: int, total: int) -> None:
         if self._is_time() or done == total:
             share = done / total if total else None
-            self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"))
-            self._live.refresh()
+            self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"), refresh=True)
 
     def training(self, watch: SimulationWatch) -> None:
         if self._is_time():
             speed = self._speed.of(watch.simulation.events)
-            self._live.update(_picture(_state_of(watch, self._recipe), speed))
-            self._live.refresh()
+            self._live.update(_picture(_state_of(watch, self._recipe), speed), refresh=True)
 
 
 def _picture(state: RunProgress, events_per_second: float) -> RenderableType:
