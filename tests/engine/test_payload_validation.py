@@ -159,7 +159,7 @@ def test_a_part_of_a_batch_without_its_share_is_refused(bench: Bench) -> None:
 def test_activations_are_refused_where_nothing_trains_on_any() -> None:
     whole = Bench(dense_model(), samples(), training=ServerTraining.NONE, auxiliary="none")
     for server in (whole.server, ServerEngine(whole.task)):
-        with pytest.raises(ProtocolViolation, match="nothing here trains"):
+        with pytest.raises(ProtocolViolation, match="trains on none"):
             server.admit(batch())
 
 
