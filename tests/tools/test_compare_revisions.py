@@ -21,5 +21,6 @@ def test_the_same_code_gives_the_same_digests_and_other_training_gives_others(
     recipe.write_text(recipe.read_text().replace("learning_rate = 0.05", "learning_rate = 0.04"))
     first, again, other = digests(ROOT), digests(ROOT), digests(changed)
     assert first == again
-    assert all(other[run][0] == first[run][0] for run in first)  # when: as before
-    assert all(other[run][1] != first[run][1] for run in first)  # what was learnt: not
+    assert all(
+        mine != theirs for run in first for mine, theirs in zip(first[run], other[run], strict=True)
+    )

@@ -71,7 +71,7 @@ def compare(
     dry: options.Dry = False,
     folder: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="DIR", help="Go on with the comparison in this folder."),
+        typer.Option("--resume", metavar="DIR", help="Resume the comparison in this folder."),
     ] = None,
     checkpoint_every: options.CheckpointEvery = 60.0,
     quiet: options.Quiet = False,
@@ -131,8 +131,8 @@ def compare(
 def _refuse(options: list[str]) -> None:
     if options:
         raise ConfigError(
-            f"--resume goes on with a comparison as it was begun: leave out {', '.join(options)}, "
-            "or begin another one without --resume"
+            f"--resume continues a comparison as it was started: leave out {', '.join(options)}, "
+            "or start another one without --resume"
         )
 
 
