@@ -91,7 +91,7 @@ def test_labels_are_as_short_as_they_can_be(folder: Path, tmp_path: Path) -> Non
 
 
 def test_a_comparison_is_all_its_runs_in_its_order(comparison: Path, tmp_path: Path) -> None:
-    made = report([comparison], out=tmp_path / "r.html")
+    made = report([comparison], out=tmp_path / "r.html", allow_modules=["tests"])
     assert [view.label for view in made.views] == ["fl", "fedoptima"]
     assert "<h1>tiny: 2 runs</h1>" in made.path.read_text()
     assert made.advised == "fedoptima"
@@ -207,3 +207,27 @@ def test_what_cannot_be_reported_is_said_with_the_way_out(folder: Path, tmp_path
         file.write('{"schema": 1, "node": "fast"}\n')
     with pytest.raises(ConfigError, match="a device's own trace"):
         report([tmp_path / "trace.jsonl.gz"])
+
+
+def test_a_report_runs_no_code_that_a_file_names(
+    comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(comparison / "fedoptima-seed1", tmp_path / "run")
+    (tmp_path / "foreign_code.py").write_text("open('it_ran', 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    trace = run / "trace.jsonl.gz"
+    with gzip.open(trace, "rt") as file:
+        head, *records = file.readlines()
+    header = json.loads(head)
+    header["recipe"]["model"] = {"name": "foreign_code:build"}
+    with gzip.open(trace, "wt") as file:
+        file.writelines([json.dumps(header) + "\n", *records])
+    mine = ["tests.prediction", "foreign"]  # whole parts: not foreign_code
+    made = report(run, out=tmp_path / "r.html", allow_modules=mine)
+    assert made.advice is not None
+    assert "'foreign_code:build'" in made.advice.reason
+    assert "--allow-module foreign_code" in made.advice.reason
+    assert not Path("it_ran").exists()
+    report(run, out=tmp_path / "r.html", allow_modules=[*mine, "foreign_code"])
+    assert Path("it_ran").exists()

@@ -88,9 +88,8 @@ class CappedFlow:
         self._line: list[tuple[int, int, NodeId]] = []  # (count, order, device); may be outdated
         self._waiting: dict[NodeId, int] = {}  # the order number of a device's valid entry
         self._granted: dict[NodeId, int] = {}  # the number of the grant that the device holds
-        self._expired: dict[
-            NodeId, None
-        ] = {}  # the batch is late: used if a slot is free when it arrives
+        # Its batch is late: used if a slot is free when it arrives.
+        self._expired: dict[NodeId, None] = {}
         self._deadlines: deque[tuple[float, int, NodeId]] = deque()  # (time, grant, device)
         self._counts: dict[NodeId, int] = {}
         self._last = 0  # the count of the device granted last

@@ -74,12 +74,15 @@ def report(
     *,
     out: str | Path = "report.html",
     advice: bool = True,
+    allow_modules: Sequence[str] = (),
     progress: RecordProgress = lambda *_: None,
 ) -> Report:
     """Write one HTML file about one or several runs: where the time went, in figures and words.
 
     ``runs``: folders of runs or of comparisons, finished or not. ``advice``: also simulate the
-    recipe with changes, to see what would help.
+    recipe with changes, to see what would help. A recipe that names code of its own
+    ("package.module:function") is simulated only if ``allow_modules`` has its package or module:
+    reading somebody's run does not run somebody's code.
     """
     runs = [runs] if isinstance(runs, str | Path) else runs
     path = Path(out)
@@ -94,7 +97,7 @@ def report(
     found = None
     if advice:
         progress("looking for what would help", 0)
-        found = _advice(sources[chosen], views[chosen])
+        found = _advice(sources[chosen], views[chosen], allow_modules)
     progress("drawing", 0)
     label = views[chosen].label
     paragraphs = found.paragraphs() if found else []
@@ -148,11 +151,17 @@ def _compared(folder: Path) -> list[Path]:
     return [trace for trace in traces if trace.is_file()]
 
 
-def _advice(source: _Source, view: RunView) -> Advice:
+def _advice(source: _Source, view: RunView, allowed: Sequence[str]) -> Advice:
     try:
         recipe = validate(Recipe, dict(source.run.recipe), str(source.trace))
     except ConfigError as error:  # of another version: all else can be shown
         return Advice(f"the recipe cannot be rerun here ({error})")
+    for module, colon, name in (n.partition(":") for n in (recipe.model.name, recipe.data.name)):
+        if colon and not any(f"{module}.".startswith(f"{each}.") for each in allowed):
+            return Advice(
+                f"the recipe names code of its own, {module + colon + name!r}, which a report runs "
+                f"only if you allow it: --allow-module {module.partition('.')[0]}"
+            )
     return advise(recipe, view)
 
 

@@ -30,6 +30,10 @@ def report(
             "--advice/--no-advice", help="Simulate the recipe with changes: what would help?"
         ),
     ] = True,
+    allow_modules: Annotated[
+        list[str] | None,
+        typer.Option("--allow-module", metavar="NAME", help="Own code that the advice may import."),
+    ] = None,
     quiet: options.Quiet = False,
     as_json: options.AsJSON = False,
 ) -> None:
@@ -41,7 +45,8 @@ def report(
     from fedoptima.reporting.report import report as make_report
 
     with RecordCounter(quiet=quiet) as progress:
-        made = make_report(runs, out=out, advice=advice, progress=progress)
+        allowed = allow_modules or ()
+        made = make_report(runs, out=out, advice=advice, allow_modules=allowed, progress=progress)
     if as_json:
         typer.echo(made.to_json())
     else:
