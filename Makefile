@@ -43,7 +43,7 @@ screenshots: $(READY) ## Make the pictures of report and live page in docs/image
 	$(BIN)/python -m tools.screenshots
 
 clean: ## Remove .venv, caches and builds (results in runs/ stay)
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
 
