@@ -181,6 +181,10 @@ class World:
         sends = (e for e in effects if isinstance(e, Send) and isinstance(e.message, kind))
         return [e for e in sends if to is None or e.to == to]
 
+    def first_seen(self, device: NodeId, after: float = 0.0) -> float:
+        """When the device was first told something, at or after the given time."""
+        return next(r.at for r in self.records if r.node == device and r.at >= after)
+
     def notes(self, kind: str) -> list[Note]:
         effects = (e for record in self.records for e in record.effects)
         return [e for e in effects if isinstance(e, Note) and e.kind == kind]

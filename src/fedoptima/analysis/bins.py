@@ -6,6 +6,7 @@ so that the rows hold the whole run; `RecentBins` forgets the older half, and ke
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from copy import copy
 from typing import Self
@@ -20,7 +21,7 @@ Row = tuple[NodeId, Kind]
 Stretch = tuple[float, float]
 
 
-class Bins:
+class Bins(ABC):
     def __init__(self, count: int, width: float) -> None:
         self.count = count  # in a row; even
         self.width = width
@@ -32,9 +33,9 @@ class Bins:
         """Of the last bin."""
         return self.start + self.count * self.width
 
+    @abstractmethod
     def make_room(self, end: float) -> None:
         """Let the bins reach at least until ``end``."""
-        raise NotImplementedError
 
     def copy(self) -> Self:
         """Equal, and independent from now on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
@@ -19,7 +20,7 @@ from fedoptima.runtime.compute import Compute
 from fedoptima.trace.record import Record, RecordObserver
 
 
-class Node:
+class Node(ABC):
     def __init__(
         self,
         name: NodeId,
@@ -46,15 +47,15 @@ class Node:
 
     # ---- what the two kinds of node do differently -------------------------------------------
 
-    def send(self, effect: Send) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def send(self, effect: Send) -> None: ...
 
-    def evaluate(self, effect: Evaluate) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def evaluate(self, effect: Evaluate) -> None: ...
 
+    @abstractmethod
     def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
         """End the session; the core learns of it by another event."""
-        raise NotImplementedError
 
     def about_to_perform(self, event: Event, effects: Sequence[Effect]) -> bool:
         """Between an event and its effects all state is at rest. False: leave them undone."""
