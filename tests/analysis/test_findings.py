@@ -226,3 +226,19 @@ def test_idle_time_and_memory_are_compared_only_where_they_differ() -> None:
 
 def test_one_run_is_compared_with_nothing() -> None:
     assert words.compare([view()]) == []
+
+
+# ---- work that was not counted -------------------------------------------------------------------
+
+
+def test_work_that_is_an_estimate_is_named_with_its_formula() -> None:
+    counted = view("fedoptima")
+    assert counted.plan is not None
+    assert said(words.estimates, counted) == ""
+    first, *others = counted.plan.blocks
+    first = replace(first, by_formula=("aten::embedding",))
+    plan = replace(counted.plan, blocks=(first, *others))
+    assert said(words.estimates, replace(counted, plan=plan)) == (
+        f"The work of {first.name} is an estimate: aten::embedding cannot be counted, and costs "
+        "one FLOP for each element written."
+    )

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from tests.cli.conftest import Call
 
@@ -12,6 +13,26 @@ from tests.cli.conftest import Call
 def with_a_small_server_side() -> nn.Module:
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
     return nn.Sequential(nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU()), head)
+
+
+@torch.library.custom_op("fedoptima_tests::halved", mutates_args=())
+def halved(values: Tensor) -> Tensor:
+    return values / 2
+
+
+class Scaled(nn.Module):
+    """Nothing in it is a product, and one operation is not torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return halved(images).detach() * self.scale
+
+
+def without_products_at_first() -> nn.Module:
+    return nn.Sequential(Scaled(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
 
 
 def test_the_plan_shows_every_split_and_marks_the_chosen_one(call: Call, recipe: Path) -> None:
@@ -79,6 +100,21 @@ def test_pooled_features_are_mentioned(call: Call, recipe: Path) -> None:
     answer = call("plan", recipe, "--set", model, "--set", "split.at=1")
     assert answer.code == 0, answer.complaint
     assert "features are averaged over 4 x 4 before its dense layer" in answer.words
+
+
+def test_the_plan_says_how_the_work_was_counted(call: Call, recipe: Path) -> None:
+    assert "work FLOPs as counted in a run of each block" in call("plan", recipe).words
+
+
+@pytest.mark.parametrize("method", ["fedoptima", "fl"])
+def test_the_plan_names_what_could_not_be_counted(call: Call, recipe: Path, method: str) -> None:
+    model = "model.name=tests.cli.test_plan:without_products_at_first"
+    answer = call("plan", recipe, "--method", method, "--set", model)
+    assert answer.code == 0, answer.complaint
+    formula = "0: one per element written by aten::mul and fedoptima_tests::halved"
+    assert formula in answer.words
+    assert "the work of fedoptima_tests::halved is not known" in answer.complaint
+    assert "register_flop_formula" in answer.complaint
 
 
 def test_the_plan_as_json_has_both_objectives(call: Call, recipe: Path) -> None:

@@ -158,6 +158,15 @@ def evenness(view: RunView) -> Iterator[str]:
     )
 
 
+def estimates(view: RunView) -> Iterator[str]:
+    formulas = view.plan.by_formula if view.plan is not None else {}
+    for block, operations in formulas.items():
+        yield (
+            f"The work of {block} is an estimate: {listed(operations)} cannot be counted, and "
+            "costs one FLOP for each element written."
+        )
+
+
 def absences(view: RunView) -> Iterator[str]:
     away = {node: _seconds(view, node, Kind.AWAY) for node in view.devices}
     gone = [node for node, seconds in away.items() if seconds > 0]
@@ -169,7 +178,7 @@ def absences(view: RunView) -> Iterator[str]:
         yield f"{device} had a problem: {error.rstrip('.')}."
 
 
-_PARTS = (outcome, pace, server, devices, links, losses, evenness, absences)
+_PARTS = (outcome, pace, server, devices, links, losses, evenness, estimates, absences)
 
 
 # ---- several runs ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Objective = Literal["paper", "measured"]
 
@@ -24,6 +24,8 @@ class BlockProfile:
     gradient_bytes: int  # what would come back: a mask has no gradient
     parameters: int
     parameter_bytes: int  # all of its state_dict: what a model update carries
+    # Operations that could not be counted: their FLOPs are the elements that they write.
+    by_formula: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +65,38 @@ class Plan:
         """Parameters and buffers behind the cut; 0 where nothing is split."""
         return sum(block.parameter_bytes for block in self.server_blocks)
 
+    @property
+    def by_formula(self) -> dict[str, tuple[str, ...]]:
+        """Blocks whose work could not be counted as a whole, and the operations that could not."""
+        extra = (self.auxiliary_profile,) if self.auxiliary_profile else ()
+        return {
+            block.name: block.by_formula for block in (*self.blocks, *extra) if block.by_formula
+        }
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self, dict_factory=_without_an_empty_list_of_formulas))
 
     @staticmethod
     def from_json(text: str) -> Plan:
         plan = json.loads(text)
         extra = plan["auxiliary_profile"]
         return Plan(
-            tuple(BlockProfile(**block) for block in plan["blocks"]),
+            tuple(_block(block) for block in plan["blocks"]),
             plan["split"],
             plan["auxiliary"],
-            BlockProfile(**extra) if extra else None,
+            _block(extra) if extra else None,
             plan["objective"],
             tuple(Candidate(**row) for row in plan["table"]),
             plan["micro_batches"],
         )
+
+
+def _without_an_empty_list_of_formulas(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in items if key != "by_formula" or value}
+
+
+def _block(stored: dict[str, Any]) -> BlockProfile:
+    return BlockProfile(**{**stored, "by_formula": tuple(stored.get("by_formula", ()))})
 
 
 def recorded_plan(text: str) -> Plan | None:

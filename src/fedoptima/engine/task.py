@@ -56,9 +56,10 @@ class Task:
         """FLOP/s of this machine at training this model (o_k), which is left untouched."""
         if batch < 1:
             raise ConfigError(f"batch = {batch}: must be at least 1")
-        inputs = self._inputs(batch).to(self.compute)
+        inputs = self._inputs(batch)
+        cost = profile_module(self.model, inputs)  # on the CPU, where every layer can be counted
+        inputs = inputs.to(self.compute)
         model = self.model if self.compute.type == "cpu" else deepcopy(self.model).to(self.compute)
-        cost = profile_module(model, inputs)
         flops = (cost.forward_flops + cost.backward_flops) * batch
         return measure_speed(model, inputs, flops, seconds_budget=seconds_budget, clock=clock)
 

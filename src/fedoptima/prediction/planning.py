@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from fedoptima.analysis.findings import AT_ITS_LIMIT
+from fedoptima.analysis.formatting import listed
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
 from fedoptima.config.load import as_recipe
@@ -100,7 +101,7 @@ def predict(experiment: Experiment) -> Prediction:
         explanation=_explain(experiment, bottleneck, seen, unlimited),
         memory=_memory(experiment, plan),
         auxiliary_pooling=pooling_of(experiment.task.sides(plan).auxiliary),
-        warnings=(*_warnings(experiment, seen), *_auxiliary_warning(plan)),
+        warnings=(*_warnings(experiment, seen), *_auxiliary_warning(plan), *_unknown_work(plan)),
     )
 
 
@@ -233,4 +234,15 @@ def _auxiliary_warning(plan: Plan) -> Iterator[str]:
             f"the auxiliary network has {extra.parameters:,} parameters, more than the whole "
             f"server side ({server:,}); choose a smaller split.at or method.auxiliary = "
             '"classifier"'
+        )
+
+
+def _unknown_work(plan: Plan) -> Iterator[str]:
+    names = {name for operations in plan.by_formula.values() for name in operations}
+    foreign = sorted(name for name in names if not name.startswith("aten::"))
+    if foreign:
+        yield (
+            f"the work of {listed(foreign)} is not known, and is taken as one FLOP for each "
+            "element written; register a formula (torch.utils.flop_counter.register_flop_formula) "
+            "or give measured times of jobs in the fleet (seconds)"
         )

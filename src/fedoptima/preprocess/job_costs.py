@@ -1,7 +1,7 @@
 """What a job costs: the FLOPs of its part of the plan, on a device or on the server.
 
-FLOPs are those `torch.utils.flop_counter` counts (products and convolutions, forward and
-backward); element-wise work is in a node's sustained speed. Start-up is not part of a run and
+FLOPs are those of products and convolutions, forward and backward (`preprocess.work`);
+element-wise work is in a node's sustained speed. Start-up is not part of a run and
 costs nothing here.
 """
 

@@ -110,6 +110,8 @@ def _micro_batches(
     moved = (
         costs.blocks[split - 1].output_bytes + costs.blocks[split - 1].gradient_bytes
     ) * batch_size
+    if not forward:  # nothing to do on the device that a transfer could hide behind
+        return max(1, min(MOST_MICRO_BATCHES, batch_size))
     needed = max(
         1 + moved / device.bytes_per_second / (forward / device.flops_per_second)
         for device in devices

@@ -1,25 +1,22 @@
 """What each block of a model costs, counted by really running it forward and backward.
 
-Counts are per sample and do not depend on the machine: attention is counted through its math
-kernel, whichever fused kernel would run here. Profiling does not change the model.
+Counts are per sample and do not depend on the machine (`preprocess.work`). Profiling does not
+change the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.plan import BlockProfile
 from fedoptima.models.activation import is_activation, map_tensors, tensors_of
 from fedoptima.preprocess.cuts import Cuttable
 from fedoptima.preprocess.isolation import isolated
+from fedoptima.preprocess.work import WrittenElements, counter, plain_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,51 +56,30 @@ def _measure(
         fresh = tensor.detach().clone()
         return fresh.requires_grad_(input_gradient and fresh.is_floating_point())
 
-    with isolated(module, example) as copy, torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        with _counter() as forward:
-            output: object = copy(map_tensors(example, entering))
+    with isolated(module, example) as copy, torch.enable_grad(), plain_kernels():
+        inputs = map_tensors(example, entering)
+        with counter() as forward, WrittenElements() as written:
+            output: object = copy(inputs)
         outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad]
-        with _counter() as backward:
+        with counter() as backward:
             if outputs:
                 torch.autograd.backward(outputs, [torch.ones_like(tensor) for tensor in outputs])
+    counted = forward.get_total_flops()
+    by_formula = written.unknown() if counted else written.all()
+    extra = sum(by_formula.values())
+    # As for products: as much again for the gradient of the weights, and for that of the input.
+    trained = any(parameter.requires_grad for parameter in module.parameters())
+    gradients = trained + input_gradient if outputs else 0
     return map_tensors(output, torch.detach), BlockProfile(
         name=name,
-        forward_flops=forward.get_total_flops() / samples,
-        backward_flops=backward.get_total_flops() / samples,
+        forward_flops=(counted + extra) / samples,
+        backward_flops=(backward.get_total_flops() + gradients * extra) / samples,
         output_bytes=sum(tensor.nbytes for tensor in tensors_of(output)) // samples,
         gradient_bytes=sum(tensor.nbytes for tensor in outputs) // samples,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         parameter_bytes=sum(tensor.nbytes for tensor in module.state_dict().values()),
+        by_formula=tuple(sorted(by_formula)),
     )
-
-
-def _counter() -> FlopCounterMode:
-    counted = {torch.ops.aten.convolution_backward: _convolution_backward}
-    return FlopCounterMode(display=False, custom_mapping=counted)
-
-
-def _convolution_backward(
-    grad_out_shape: Sequence[int],
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    _bias: object,
-    _stride: object,
-    _padding: object,
-    _dilation: object,
-    transposed: bool,
-    _output_padding: object,
-    _groups: int,
-    output_mask: Sequence[bool],
-    out_shape: object = None,
-) -> int:
-    """As much as the forward pass for each of the gradients of input and weight.
-
-    torch's own formula ignores the groups: it counts a depthwise convolution, which MobileNet is
-    made of, as if every channel were joined with every other (up to 960 times too much).
-    """
-    positions = prod((x_shape if transposed else grad_out_shape)[2:])
-    forward = 2 * x_shape[0] * positions * prod(w_shape)
-    return forward * sum(output_mask[:2])
 
 
 def _samples(example: object) -> int:

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import fedoptima.cli.options as options
-from fedoptima.analysis.formatting import brief, mebibytes, percent
+from fedoptima.analysis.formatting import brief, listed, mebibytes, percent
 from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import warn
 from fedoptima.cli.logs import log_to_console
@@ -126,6 +126,9 @@ def _figures(prediction: Prediction) -> Table:
     table.show_header = False
     if prediction.memory is not None:
         _add_split(table, prediction, prediction.memory)
+    table.add_row("work", "FLOPs as counted in a run of each block")
+    for block, operations in prediction.plan.by_formula.items():
+        table.add_row("", f"{block}: one per element written by {listed(operations)}")
     paces = prediction.devices.values()
     table.add_row("iteration", _range(pace.iteration for pace in paces))
     table.add_row("round", _range(pace.round for pace in paces))

@@ -1,0 +1,141 @@
+"""Counting the FLOPs of a forward or backward pass, whichever kernels would run here.
+
+torch's counter knows products, convolutions and attention in their plain form. So recurrent layers
+and attention run through their plain kernels while they are counted: the fused ones are one
+operation that the counter takes for nothing. What it knows in no form is counted by formula, and
+named: one FLOP for each element that an operation writes, where nothing else was counted (a look-up
+of words, a normalisation) or where the operation is not torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+# Of torch, and too much work to go unmentioned where other operations were counted.
+_HEAVY = ("_fft_", "_cdist", "linalg_", "_linalg_", "_cudnn_rnn", "_lstm_mps", "miopen_rnn")
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Without fused kernels for recurrent layers and attention; on the CPU."""
+    recurrent = torch._C._get_mkldnn_enabled()
+    attention = torch.backends.mha.get_fastpath_enabled()
+    # Not `torch.backends.mkldnn.flags`, which sets other switches too, and warns.
+    torch._C._set_mkldnn_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(recurrent)
+        torch.backends.mha.set_fastpath_enabled(attention)
+
+
+def counter() -> FlopCounterMode:
+    """torch's own, with formulas that it lacks or has wrong."""
+    return FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+
+
+class WrittenElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The elements that each operation without a formula writes; views write nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._written: dict[str, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        result: object = func(*args, **(kwargs or {}))
+        if func._overloadpacket not in _FORMULAS and func._overloadpacket not in flop_registry:
+            fresh = any(r.alias_info is None or r.alias_info.is_write for r in func._schema.returns)
+            tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+            written = sum(tensor.numel() for tensor in tensors if fresh)
+            if written:
+                name = func._schema.name
+                self._written[name] = self._written.get(name, 0) + written
+        return result
+
+    def all(self) -> dict[str, int]:
+        """By operation."""
+        return self._written
+
+    def unknown(self) -> dict[str, int]:
+        """Those of other libraries, and the ones whose work is far from one FLOP per element."""
+        return {
+            name: written
+            for name, written in self._written.items()
+            if not name.startswith("aten::") or name.removeprefix("aten::").startswith(_HEAVY)
+        }
+
+
+def _convolution_backward(
+    grad_out_shape: Sequence[int],
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    _bias: object,
+    _stride: object,
+    _padding: object,
+    _dilation: object,
+    transposed: bool,
+    _output_padding: object,
+    _groups: int,
+    output_mask: Sequence[bool],
+    out_shape: object = None,
+) -> int:
+    """As much as the forward pass for each of the gradients of input and weight.
+
+    torch's own formula ignores the groups: it counts a depthwise convolution, which MobileNet is
+    made of, as if every channel were joined with every other (up to 960 times too much).
+    """
+    positions = prod((x_shape if transposed else grad_out_shape)[2:])
+    forward = 2 * x_shape[0] * positions * prod(w_shape)
+    return forward * sum(output_mask[:2])
+
+
+def _trilinear(
+    first: Sequence[int],
+    second: Sequence[int],
+    third: Sequence[int],
+    expand_first: Sequence[int],
+    expand_second: Sequence[int],
+    expand_third: Sequence[int],
+    *_: object,
+    **__: object,
+) -> int:
+    """A product of three in a common space (`nn.Bilinear`), of which some dimensions are summed."""
+    space: list[int] = []
+    expansions = (expand_first, expand_second, expand_third)
+    for shape, expanded in zip((first, second, third), expansions, strict=True):
+        sizes = list(shape)
+        for dim in sorted(expanded):
+            sizes.insert(dim, 1)
+        space = [max(pair) for pair in zip(space, sizes, strict=True)] if space else sizes
+    return 2 * prod(space)
+
+
+def _matrix_vector(matrix: Sequence[int], *_: object, **__: object) -> int:
+    return 2 * prod(matrix)
+
+
+def _added_matrix_vector(_: object, matrix: Sequence[int], *__: object, **___: object) -> int:
+    return 2 * prod(matrix)
+
+
+_FORMULAS: dict[Any, Any] = {
+    torch.ops.aten.convolution_backward: _convolution_backward,
+    torch.ops.aten._trilinear: _trilinear,
+    torch.ops.aten.mv: _matrix_vector,
+    torch.ops.aten.dot: _matrix_vector,
+    torch.ops.aten.addmv: _added_matrix_vector,
+}
