@@ -15,10 +15,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tools.revisions import checked_out
+
 Digests = dict[str, list[str]]
 
 # Runs in a revision's own tree, so only with what every revision has: `fedoptima.simulate`.
@@ -55,25 +55,13 @@ def digests(tree: Path) -> Digests:
     return found
 
 
-def of_revision(revision: str) -> Digests:
-    if revision == ".":
-        return digests(ROOT)
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=True)
-        try:
-            return digests(tree)
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Do two revisions compute the same?")
     parser.add_argument("before")
     parser.add_argument("after")
     asked = parser.parse_args()
-    before, after = of_revision(asked.before), of_revision(asked.after)
+    with checked_out(asked.before) as one, checked_out(asked.after) as other:
+        before, after = digests(one), digests(other)
     differs = 0
     for name in before:
         same = [a == b for a, b in zip(before[name], after.get(name, ["", ""]), strict=True)]

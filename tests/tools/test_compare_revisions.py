@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.compare_revisions import ROOT, digests
+from tools.compare_revisions import digests
+from tools.revisions import ROOT
 
 
 @pytest.mark.slow
