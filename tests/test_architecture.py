@@ -18,7 +18,8 @@ from tests.support.purity import called_name, imported, purity_violations
 PACKAGE = Path(fedoptima.__file__).parent
 
 LEAVES = frozenset({"trace", "config"})
-TRAINING = frozenset({"engine", "preprocess", "models", "data", "methods", "core"}) | LEAVES
+NAMES = frozenset({"named_code"})
+TRAINING = frozenset({"engine", "preprocess", "models", "data", "methods", "core"}) | LEAVES | NAMES
 DRIVERS = frozenset({"sim", "runtime"})
 WORK = frozenset({"experiments", "comparison", "prediction", "verification", "reporting"})
 SHOWN = frozenset({"analysis", "tracking", "dashboard"})
@@ -27,11 +28,12 @@ SHOWN = frozenset({"analysis", "tracking", "dashboard"})
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
     "version": frozenset(),
+    "named_code": frozenset({"core"}),
     "trace": frozenset({"core"}),
     "config": frozenset({"core"}),
-    "methods": frozenset({"core"}),
-    "models": frozenset({"core"}),
-    "data": frozenset({"core"}),
+    "methods": frozenset({"core", "named_code"}),
+    "models": frozenset({"core", "named_code"}),
+    "data": frozenset({"core", "named_code"}),
     "preprocess": frozenset({"models", "methods", "core"}) | LEAVES,
     "engine": frozenset({"preprocess", "models", "data", "methods", "core"}) | LEAVES,
     "sim": TRAINING,

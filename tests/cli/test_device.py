@@ -66,6 +66,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def device(call: Call, tmp_path: Path) -> Device:
     def run(server: Server, *options: str, name: str = "fast") -> Answer:
         where = ("--server", str(server.address), "--state", tmp_path / "states")
+        where += ("--allow-module", "tests")
         return call("device", *where, "--name", name, *options)
 
     return run

@@ -108,7 +108,7 @@ def test_a_function_of_the_users_may_return_pairs_or_a_dataset(own_module: str):
         ("no_such_module:f", {}, "cannot be imported .*no_such_module"),
         ("own_data:missing", {}, "cannot be imported .*missing"),
         (":f", {}, "cannot be imported"),
-        ("own_data:number", {}, "is not a function"),
+        ("own_data:number", {}, "is a int, not a function"),
         ("own_data:nothing", {}, "returned NoneType"),
         ("own_data:pairs", {"rows": 1}, "does not take these options: .*'rows'"),
     ],

@@ -98,7 +98,7 @@ def test_a_run_over_the_network_is_the_cores_doing_bit_for_bit(
     run = run_of(method)
     assert run.result.reason == "2 epochs done"
     assert list(run.farewells) == ["2 epochs done"] * 3
-    again = replay(run.folder, weights=True)
+    again = replay(run.folder, weights=True, allow_modules=["tests"])
     assert again.difference is None, again.difference
     assert set(again.nodes) == {"server", *NAMES}
     assert again.weights is not None
@@ -175,7 +175,7 @@ def test_a_merge_that_was_not_the_one_recorded_gives_other_weights(
     config = json.loads((folder / "config.json").read_text())
     config["recipe"]["training"]["device"]["momentum"] = 0.5
     (folder / "config.json").write_text(json.dumps(config))
-    again = replay(folder, weights=True)
+    again = replay(folder, weights=True, allow_modules=["tests"])
     assert again.difference is None
     assert again.weights is not None
     assert not again.identical

@@ -23,6 +23,7 @@ from fedoptima.experiments.local_fleet import (
     with_devices,
 )
 from fedoptima.experiments.server_setup import device_names
+from fedoptima.named_code import NO_CODE
 from fedoptima.runtime.address import Address
 from fedoptima.sim.fleet import build_fleet
 from tests.support.network import tiny_recipe
@@ -92,7 +93,7 @@ def test_devices_that_end_are_reported_with_their_last_words(
 ) -> None:
     names = device_names(recipe())
     logs = tmp_path / "logs"
-    fleet = LocalFleet(recipe(), True, tmp_path / "states", logs, {}, refuses)
+    fleet = LocalFleet(recipe(), True, tmp_path / "states", logs, {}, refuses, NO_CODE)
     with caplog.at_level(logging.INFO), pytest.raises(DevicesGone, match="logs"):
         asyncio.run(fleet(Address("127.0.0.1", 1)))
     ended = [r for r in caplog.records if r.levelno == logging.ERROR]
@@ -105,7 +106,9 @@ def test_a_fleet_that_is_given_up_leaves_no_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = with_devices(recipe(), 1)
-    fleet = LocalFleet(one, False, tmp_path / "states", tmp_path / "logs", {}, device_process)
+    fleet = LocalFleet(
+        one, False, tmp_path / "states", tmp_path / "logs", {}, device_process, NO_CODE
+    )
 
     async def give_up() -> None:
         running = asyncio.ensure_future(fleet(Address("127.0.0.1", 1)))  # nobody there: they retry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -30,10 +31,8 @@ class Serving:
 
     def join_all(self, folder: Path) -> list[object]:
         assert self._ready.wait(DEADLINE)
-        devices = [
-            Work(lambda name=name: fedoptima.join(self.address, name=name, state=folder), name)  # type: ignore[misc]
-            for name in NAMES
-        ]
+        join = partial(fedoptima.join, self.address, state=folder, allow_modules=["tests"])
+        devices = [Work(partial(join, name=name), name) for name in NAMES]
         for device in devices:
             device.start()
         return [device.answer() for device in devices]
@@ -49,7 +48,7 @@ def test_a_run_is_served_and_joined_stopped_and_resumed(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="was started with another recipe"):
         fedoptima.serve(tiny_recipe("oafl"), out=out, resume=True)
-    second = Serving(out=out, resume=True, listen="127.0.0.1:0")
+    second = Serving(out=out, resume=True, listen="127.0.0.1:0", allow_modules=["tests"])
     answers = second.join_all(tmp_path / "states")
     result = second.work.answer()
     assert isinstance(result, fedoptima.Result)

@@ -26,6 +26,7 @@ from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_run import RunHooks, ServerWatch, serve_run
 from fedoptima.experiments.server_setup import prepare_server
+from fedoptima.named_code import allow
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Device, Workplace
 from fedoptima.runtime.device.device_node import NetworkDeviceEngine
@@ -236,7 +237,8 @@ def start_device(
 ) -> Work:
     """A device in a thread; its answer says why it ended."""
     state = StateFile(folder / f"{name}.json")
-    setup = DeviceSetup(name=name, server=server, state=state, tls=tls)
+    code = allow(["tests"])
+    setup = DeviceSetup(name=name, server=server, state=state, tls=tls, code=code)
 
     def build(recipe: str) -> Workplace:
         place = build_workplace(setup, recipe)

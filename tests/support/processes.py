@@ -41,6 +41,8 @@ count = 2
 gflops = 0.1
 """
 
+OWN_CODE = ("--allow-module", "tests")  # which a device or a resumed run loads only if allowed
+
 
 class Command:
     """``fedoptima ...`` in a process of its own; what it says goes to a file."""
@@ -109,7 +111,7 @@ class Fleet:
         self._commands: list[Command] = []
 
     def start_server(self, *options: str, resume: bool = False) -> Command:
-        what = ["--resume"] if resume else [self.recipe]
+        what = ["--resume", *OWN_CODE] if resume else [self.recipe]
         where = ["--listen", str(self.address), "--run-dir", self.run]
         server = self._start("server", *what, *where, *options)
         server.says("listening on")
@@ -117,7 +119,7 @@ class Fleet:
 
     def start_device(self, name: str, *options: str) -> Command:
         where = ["--server", str(self.address), "--state", self.folder / "states"]
-        return self._start("device", "--name", name, *where, *options)
+        return self._start("device", "--name", name, *where, *OWN_CODE, *options)
 
     def _start(self, command: str, *arguments: str | Path) -> Command:
         log = self.folder / f"{len(self._commands)}-{command}.log"

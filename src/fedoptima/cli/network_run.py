@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedoptima.experiments.result import Result
     from fedoptima.experiments.run_directory import RunDirectory
     from fedoptima.experiments.server_run import BackgroundTask
+    from fedoptima.named_code import AllowedCode
     from fedoptima.runtime.address import Address
     from fedoptima.runtime.security.tls import ServerTLS
 
@@ -42,12 +43,14 @@ def run_server(
     tls: ServerTLS | None,
     tracking: TrackingOptions,
     page: int | None,
+    code: AllowedCode,
     background: BackgroundTask | None = None,
 ) -> Result:
     """``again``: the command that resumes this run. ``page``: the port of its dashboard.
 
-    ``background``: see `RunHooks`.
+    ``code``: what the recipe may name. ``background``: see `RunHooks`.
     """
+    from fedoptima.experiments.given import Given
     from fedoptima.experiments.run_directory import RunDirectory
     from fedoptima.experiments.server_run import RunHooks, serve_run
     from fedoptima.experiments.server_setup import prepare_server
@@ -73,7 +76,7 @@ def run_server(
             if shown_at is not None and not quiet:
                 console.print(f"dashboard on {shown_at}", soft_wrap=True)
             view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
-            setup = prepare_server(recipe, progress=view.reading)
+            setup = prepare_server(recipe, Given(code=code), view.reading)
             if not resume:
                 directory = RunDirectory.create(directory.path, setup.describe())
             stack.enter_context(log_to_file(directory.server_log))

@@ -40,6 +40,15 @@ Dry = Annotated[
 ResumedRun = Annotated[
     Path | None, typer.Option("--resume", metavar="RUN", help="Resume the run in this folder.")
 ]
+AllowModules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-module",
+        metavar="NAME",
+        help="Load code of this package or module where the run's files or its server name it. "
+        "May be given again.",
+    ),
+]
 CheckpointEvery = Annotated[
     float, typer.Option(metavar="SECONDS", help="Wall time between checkpoints.", min=0)
 ]

@@ -51,6 +51,13 @@ def naming(path: Path) -> Iterator[None]:
         raise ConfigError(f"{path}: {error}") from error
 
 
+def allowance(recipe: Recipe) -> list[str]:
+    """The options with which a run of this recipe, the user's own, is read back from its folder."""
+    named = (recipe.model.name, recipe.data.name)
+    packages = dict.fromkeys(name.partition(":")[0].split(".")[0] for name in named if ":" in name)
+    return [word for package in packages for word in ("--allow-module", package)]
+
+
 def refuse_with_resume(asked: Mapping[str, object]) -> None:
     """Options that a resumed run has from its start; None: not given."""
     given = [option for option, value in asked.items() if value is not None]

@@ -25,6 +25,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import FedOptimaError
 from fedoptima.experiments.fork_server import ctrl_c_blocked
 from fedoptima.experiments.simulated_run import Interrupted, SimulationWatch
+from fedoptima.named_code import ANY_CODE, AllowedCode
 from fedoptima.trace.run_folder import RunFiles
 
 _POLL_INTERVAL = 0.1  # seconds between two reads of the pipe
@@ -42,6 +43,7 @@ class Order:
     directory: Path
     dry: bool
     checkpoint_every: float
+    code: AllowedCode = ANY_CODE  # what the recipe may name
 
     @property
     def crash_report(self) -> Path:
@@ -174,7 +176,8 @@ def _do(order: Order, reporter: _Reporter) -> None:
 
 
 def _execute(order: Order, reporter: _Reporter) -> None:
-    from fedoptima.experiments.simulation import resume, simulate
+    from fedoptima.experiments.given import Given
+    from fedoptima.experiments.simulation import resume, start
 
     hooks: dict[str, Any] = {
         "checkpoint_every": order.checkpoint_every,
@@ -183,9 +186,10 @@ def _execute(order: Order, reporter: _Reporter) -> None:
         "interrupted": reporter.interrupted,
     }
     if RunFiles(order.directory).begun:
-        resume(order.directory, **hooks)
+        resume(order.directory, allow_modules=order.code.modules or (), **hooks)
     else:
-        simulate(order.recipe, out=order.directory, dry=order.dry, **hooks)
+        given = Given(code=order.code)
+        start(order.recipe, given, out=order.directory, dry=order.dry, **hooks)
 
 
 class _Reporter:

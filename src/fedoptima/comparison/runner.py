@@ -30,6 +30,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.registry import assumption
 from fedoptima.experiments.run_directory import make_folder
 from fedoptima.experiments.simulated_run import Interrupted
+from fedoptima.named_code import ANY_CODE, AllowedCode, allow
 from fedoptima.trace.run_folder import RunFiles, write_whole
 
 LOG = logging.getLogger("fedoptima.comparison")
@@ -79,7 +80,9 @@ def compare(
         LOG.warning(assumed)
     with _folder(out) as folder:
         write_whole(folder / "comparison.json", json.dumps({"about": about.to_json()}, indent=1))
-        comparison = _run_missing(about, folder, workers, checkpoint_every, observer, interrupted)
+        comparison = _run_missing(
+            about, folder, ANY_CODE, workers, checkpoint_every, observer, interrupted
+        )
     return comparison if out is not None else replace(comparison, directory=None)
 
 
@@ -87,14 +90,22 @@ def resume_comparison(
     directory: str | Path,
     *,
     jobs: int | None = None,
+    allow_modules: Sequence[str] = (),
     checkpoint_every: float = 60.0,
     observer: PoolObserver = lambda _: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Comparison:
-    """Keep the runs that are finished, resume those that are not, start those that are missing."""
+    """Keep the runs that are finished, resume those that are not, start those that are missing.
+
+    Code that the folder's files name ("package.module:function") is loaded only from the packages
+    in ``allow_modules``.
+    """
+    code = allow(allow_modules)
     about = read_about(directory)
     workers = _workers(about.recipe, jobs)
-    return _run_missing(about, Path(directory), workers, checkpoint_every, observer, interrupted)
+    return _run_missing(
+        about, Path(directory), code, workers, checkpoint_every, observer, interrupted
+    )
 
 
 def read_about(directory: str | Path) -> About:
@@ -113,6 +124,7 @@ def read_about(directory: str | Path) -> About:
 def _run_missing(
     about: About,
     folder: Path,
+    code: AllowedCode,
     workers: int,
     checkpoint_every: float,
     observer: PoolObserver,
@@ -126,6 +138,7 @@ def _run_missing(
             folder / f"{method}-seed{seed}",
             about.dry,
             checkpoint_every,
+            code,
         )
         for method, seed in pairs
     }

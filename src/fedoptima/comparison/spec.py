@@ -141,7 +141,7 @@ def _with_one_split(about: About) -> Recipe:
     """
     recipe = about.recipe
     splitting = [
-        name for name in about.methods if METHODS[name](1).training is not ServerTraining.NONE
+        name for name in about.methods if find_method(name)(1).training is not ServerTraining.NONE
     ]
     if recipe.split.objective == "paper" or recipe.split.at is not None or len(splitting) < 2:
         return recipe

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
@@ -17,6 +16,7 @@ from fedoptima.data.digits import DIGITS_CSV, Digits
 from fedoptima.data.images import TINY_IMAGENET_200, ImageSource, idx_images, parquet_images
 from fedoptima.data.layouts import ReadingProgress, did_you_mean, quiet
 from fedoptima.data.text import ACL_IMDB, GLUE_SST2, TextFacts, TextSource, parquet_texts
+from fedoptima.named_code import ANY_CODE, AllowedCode, Code, installed
 
 _SOURCES: tuple[ImageSource | TextSource, ...] = (
     Digits(
@@ -117,6 +117,8 @@ DATASETS: Mapping[str, ImageSource | TextSource] = {source.name: source for sour
 
 def load_dataset(
     name: str,
+    code: AllowedCode = ANY_CODE,
+    /,
     *,
     directory: str | Path | None = None,
     progress: ReadingProgress = quiet,
@@ -124,8 +126,10 @@ def load_dataset(
 ) -> Dataset:
     """A data set by its name, or by "package.module:function" that returns one."""
     if ":" in name:
-        return _imported(name, options)
+        return _made_by(code.load(name, "data.name"), name, options)
     if name.replace("-", "_") not in DATASETS:
+        if (function := installed("datasets", name)) is not None:
+            return _made_by(function, name, options)
         raise ConfigError(
             f"data.name = {name!r}: unknown data set{did_you_mean(name, DATASETS)}; there are "
             f"{', '.join(DATASETS)}, or give 'package.module:function' for your own"
@@ -135,6 +139,8 @@ def load_dataset(
 
 def load_or_stand_in(
     name: str,
+    code: AllowedCode = ANY_CODE,
+    /,
     *,
     directory: str | Path | None = None,
     progress: ReadingProgress = quiet,
@@ -143,7 +149,7 @@ def load_or_stand_in(
     """For dry runs, which use no samples: a set that is not on disk is described by its facts."""
     assumed = assumption(name, directory)
     if assumed is None:
-        return load_dataset(name, directory=directory, progress=progress, **options)
+        return load_dataset(name, code, directory=directory, progress=progress, **options)
     LOG.warning(assumed)
     return DATASETS[name.replace("-", "_")].stand_in(options).check()
 
@@ -159,17 +165,7 @@ def assumption(name: str, directory: str | Path | None) -> str | None:
     )
 
 
-def _imported(path: str, options: Mapping[str, object]) -> Dataset:
-    module_name, _, function_name = path.partition(":")
-    try:
-        function = getattr(import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"data.name = {path!r}: cannot be imported ({error}); it must be "
-            "'package.module:function' and the package must be on the Python path"
-        ) from error
-    if not callable(function):
-        raise ConfigError(f"data.name = {path!r}: is not a function")
+def _made_by(function: Code, path: str, options: Mapping[str, object]) -> Dataset:
     try:
         inspect.signature(function).bind(**options)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""What a caller gives as Python objects, instead of naming it in the recipe."""
+"""What a caller gives besides the recipe: Python objects, and leave to load code it names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
 from fedoptima.engine.task import Loss
+from fedoptima.named_code import ANY_CODE, AllowedCode
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Given:
     model: nn.Module | None = None
     dataset: Dataset | None = None
     loss: Loss | None = None
+    code: AllowedCode = ANY_CODE  # less where the recipe is not the caller's own
 
     def check(self, recipe: Recipe, run: Path) -> None:
         """Objects that a run was started with have to be given again when it is resumed."""

@@ -24,6 +24,7 @@ from fedoptima.experiments.given import Given
 from fedoptima.experiments.server_setup import device_names, expected_devices
 from fedoptima.experiments.setup import device_engine, prepare_run, share_out
 from fedoptima.experiments.simulated_run import Interrupted
+from fedoptima.named_code import NO_CODE, AllowedCode, allow
 from fedoptima.runtime.address import Address, parse_address
 from fedoptima.runtime.device.client import Device, Pace, Workplace
 from fedoptima.runtime.device.paced_engine import PacedEngine
@@ -56,6 +57,7 @@ class DeviceSetup:
     give_up_after: float | None = None  # seconds without a server
     stay: bool = False  # after a run, wait for the next one
     given: Given = field(default_factory=Given)
+    code: AllowedCode = NO_CODE  # what the server's recipe may name
 
 
 class DeviceFailed(FedOptimaError):
@@ -80,6 +82,7 @@ def join(
     state: str | Path | None = None,
     give_up_after: float | None = None,
     stay: bool = False,
+    allow_modules: Sequence[str] = (),
     interrupted: Callable[[], bool] = lambda: False,
 ) -> str:
     """Take part in a run as a device: train for the server at HOST:PORT until the run is over.
@@ -88,6 +91,9 @@ def join(
     device's own data, the name of a data set in ``directory`` or "package.module:function". It
     may be left out where ``cert`` says it; ``ca``, ``cert`` and ``key`` are needed unless the
     server is on this machine or ``insecure``. ``gflops`` and ``..._mbps`` slow the device down.
+
+    The server names the model's code, and that of the data set where ``data`` is not given. Beyond
+    built-in names only code in the packages of ``allow_modules`` is loaded.
 
     What it needs to continue after a kill is in ``state``, a folder. ``give_up_after``: seconds
     without a server. ``stay``: after a run wait for the next one. ``interrupted`` is asked a few
@@ -107,6 +113,7 @@ def join(
         threads=threads,
         give_up_after=give_up_after,
         stay=stay,
+        code=allow(allow_modules),
     )
     return run_device(setup, stopped=interrupted)
 
@@ -203,7 +210,7 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     received = json.loads(instructions)
     recipe = validate(Recipe, received["recipe"], "the server's recipe")
     name, threads = NodeId(setup.name), setup.threads or recipe.threads
-    given = replace(setup.given, dataset=_own_data(setup, received["facts"]))
+    given = replace(setup.given, dataset=_own_data(setup, received["facts"]), code=setup.code)
     own, names = given.dataset is not None, device_names(recipe)
     if not own and name not in names:
         raise ConfigError(

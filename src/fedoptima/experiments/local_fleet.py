@@ -22,6 +22,7 @@ from fedoptima.core.types import NodeId
 from fedoptima.experiments.fork_server import process_of
 from fedoptima.experiments.join import DeviceSetup
 from fedoptima.experiments.server_setup import device_names
+from fedoptima.named_code import AllowedCode
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Pace
 from fedoptima.runtime.device.state import StateFile
@@ -85,6 +86,7 @@ class LocalFleet:
     logs: Path
     certificates: dict[NodeId, DeviceTLS]  # none: plain connections
     work: Callable[[DeviceSetup], None]  # what a device's process does
+    code: AllowedCode  # what the recipe may name
 
     async def __call__(self, server: Address) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -119,6 +121,7 @@ class LocalFleet:
             state=StateFile(self.states / f"{name}.json"),
             tls=self.certificates.get(name),
             directory=self.recipe.data.directory,
+            code=self.code,
         )
         if not self.paced:
             return setup

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_run import RunHooks, serve_run
 from fedoptima.experiments.server_setup import check_same_recipe, prepare_server
+from fedoptima.named_code import ANY_CODE, allow
 from fedoptima.runtime.address import Address, parse_address
 from fedoptima.runtime.security.tls import ServerTLS, choose_security
 
@@ -31,6 +33,7 @@ def serve(
     cert: str | Path | None = None,
     key: str | Path | None = None,
     insecure: bool = False,
+    allow_modules: Sequence[str] = (),
     ready: Callable[[str], None] = lambda _: None,
     progress: ReadingProgress = quiet,
     interrupted: Callable[[], bool] = lambda: False,
@@ -40,6 +43,8 @@ def serve(
     ``out`` is the run's folder. With ``resume`` the run in it continues after a kill, and is
     started if there is none. ``devices``: start when this many have joined. Off this machine
     ``ca``, ``cert`` and ``key`` are needed (`fedoptima certs` makes the files), or ``insecure``.
+    A run that is resumed without its recipe loads code that its files name only from the packages
+    in ``allow_modules``.
 
     ``ready`` is called with the address once devices can connect. ``interrupted`` is asked a few
     times a second; when it says yes, the run saves a checkpoint and raises `Interrupted`.
@@ -60,7 +65,8 @@ def serve(
             check_same_recipe(chosen, kept, directory.path)
         if directory.over:
             return directory.read_result()
-        setup = prepare_server(kept, progress=progress)
+        code = ANY_CODE if chosen is not None else allow(allow_modules)
+        setup = prepare_server(kept, Given(code=code), progress)
     elif chosen is not None:
         setup = prepare_server(chosen, progress=progress)
         directory = RunDirectory.create(Path(out), setup.describe())

@@ -35,6 +35,7 @@ from fedoptima.experiments.describe import Expected, describe
 from fedoptima.experiments.given import Given
 from fedoptima.methods.registry import find_method, method_options
 from fedoptima.models.registry import build_model
+from fedoptima.named_code import AllowedCode
 from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.costs import FlopCosts
@@ -75,13 +76,17 @@ def prepare_run(
     method = build_method(recipe, devices)
     load = load_or_stand_in if dry else load_dataset
     dataset = given.dataset or load(
-        recipe.data.name, directory=recipe.data.directory, progress=progress, **recipe.data.options
+        recipe.data.name,
+        given.code,
+        directory=recipe.data.directory,
+        progress=progress,
+        **recipe.data.options,
     )
     validation = dataset.test
     if recipe.data.validation != "test":
         dataset, validation = hold_out(dataset, recipe.data.validation, recipe.seed)
     task = Task(
-        model=given.model or _build_model(recipe, dataset),
+        model=given.model or _build_model(recipe, dataset, given.code),
         dataset=dataset.to(compute),
         validation=validation.to(compute),
         planning=PlanSettings(
@@ -206,10 +211,10 @@ def share_out(
     return dict(zip(devices, parts, strict=True))
 
 
-def _build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
+def _build_model(recipe: Recipe, dataset: Dataset, code: AllowedCode) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(recipe.seed, "model"))
-        return build_model(recipe.model.name, dataset.facts, recipe.model.options)
+        return build_model(recipe.model.name, dataset.facts, recipe.model.options, code)
 
 
 # ---- the simulation --------------------------------------------------------------------------

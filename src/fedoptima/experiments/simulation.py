@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from torch import nn
@@ -18,6 +18,7 @@ from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import prepare
 from fedoptima.experiments.simulated_run import SimulationObserver, run_experiment
+from fedoptima.named_code import allow
 
 Options = Mapping[str, object]
 
@@ -76,7 +77,31 @@ def simulate(
             "threads": threads,
         },
     )
-    experiment = prepare(resolved, given, progress, dry=dry)
+    return start(
+        resolved,
+        given,
+        out=out,
+        dry=dry,
+        checkpoint_every=checkpoint_every,
+        observer=observer,
+        progress=progress,
+        interrupted=interrupted,
+    )
+
+
+def start(
+    recipe: Recipe,
+    given: Given,
+    *,
+    out: str | Path | None,
+    dry: bool,
+    checkpoint_every: float,
+    observer: SimulationObserver | None,
+    progress: ReadingProgress,
+    interrupted: Callable[[], bool],
+) -> Result:
+    """A new run of a complete recipe; see `simulate`."""
+    experiment = prepare(recipe, given, progress, dry=dry)
     directory = None
     if out is not None:
         directory = RunDirectory.create(Path(out), experiment.describe(dry=dry))
@@ -102,6 +127,7 @@ def resume(
     train: object = None,
     test: object = None,
     loss: Loss | None = None,
+    allow_modules: Sequence[str] = (),
     checkpoint_every: float = 60.0,
     observer: SimulationObserver | None = None,
     progress: ReadingProgress = lambda *_: None,
@@ -110,12 +136,14 @@ def resume(
     """Resume a run that was killed or stopped; it ends as if it had not been interrupted.
 
     If the run is over already, its result is read from the folder. What was given to `simulate`
-    as Python objects has to be given again.
+    as Python objects has to be given again. Code that the run's files name
+    ("package.module:function") is loaded only from the packages in ``allow_modules``.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
     if run.over:
         return run.read_result()
-    given = Given(model, given_data(train, test, recipe.data.options), loss)
+    data, code = given_data(train, test, recipe.data.options), allow(allow_modules)
+    given = Given(model, data, loss, code)
     given.check(recipe, run.path)
     return run_experiment(
         prepare(recipe, given, progress, dry=dry),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from inspect import signature
+from typing import cast
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
@@ -15,6 +16,7 @@ from fedoptima.methods.fl import fl
 from fedoptima.methods.oafl import oafl
 from fedoptima.methods.pipar import pipar
 from fedoptima.methods.splitfed import splitfed
+from fedoptima.named_code import installed
 
 _BUILDERS = (fedoptima, fl, fedasync, fedbuff, splitfed, pipar, oafl)
 METHODS: dict[str, Callable[..., Method]] = {build.__name__: build for build in _BUILDERS}
@@ -22,6 +24,8 @@ METHODS: dict[str, Callable[..., Method]] = {build.__name__: build for build in 
 
 def find_method(name: str) -> Callable[..., Method]:
     if name not in METHODS:
+        if (build := installed("methods", name)) is not None:
+            return cast("Callable[..., Method]", build)
         near = get_close_matches(name, METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method.name = {name!r}: unknown{hint} (there are {', '.join(METHODS)})")

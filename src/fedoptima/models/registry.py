@@ -8,11 +8,10 @@ Weights are drawn from torch's generator: the caller seeds it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from typing import Literal
 
 from torch import nn
@@ -21,13 +20,12 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.models.mobilenet import mobilenet_v3_large
 from fedoptima.models.transformer import transformer, transformer6, transformer12
 from fedoptima.models.vgg5 import vgg5
-
-Builder = Callable[..., object]
+from fedoptima.named_code import ANY_CODE, AllowedCode, Code, installed
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    builder: Builder
+    builder: Code
     kind: Literal["image", "text"]
 
 
@@ -40,11 +38,18 @@ MODELS: Mapping[str, ModelEntry] = {
 }
 
 
-def build_model(name: str, facts: Mapping[str, int], options: Mapping[str, object]) -> nn.Module:
+def build_model(
+    name: str,
+    facts: Mapping[str, int],
+    options: Mapping[str, object],
+    code: AllowedCode = ANY_CODE,
+) -> nn.Module:
     """The model ``name``, or the one ``package.module:function`` makes, for data with ``facts``."""
     if ":" in name:
-        return _call(name, _imported(name), facts, options)
+        return _call(name, code.load(name, "model.name"), facts, options)
     entry = MODELS.get(name)
+    if entry is None and (builder := installed("models", name)) is not None:
+        return _call(name, builder, facts, options)
     if entry is None:
         near = get_close_matches(name, MODELS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -70,7 +75,7 @@ def _kind_of(facts: Mapping[str, int]) -> Literal["image", "text"] | None:
 
 
 def _call(
-    name: str, builder: Builder, facts: Mapping[str, int], options: Mapping[str, object]
+    name: str, builder: Code, facts: Mapping[str, int], options: Mapping[str, object]
 ) -> nn.Module:
     """Call the builder with every option, and with the facts it asks for."""
     fixed = builder.keywords if isinstance(builder, partial) else {}
@@ -108,17 +113,3 @@ def _check_type(option: str, value: object, annotation: object) -> None:
         raise ConfigError(f"model.{option} = {value!r}: must be a whole number")
     if annotation in (float, "float") and not (whole or isinstance(value, float)):
         raise ConfigError(f"model.{option} = {value!r}: must be a number")
-
-
-def _imported(path: str) -> Builder:
-    module_name, _, attribute = path.partition(":")
-    try:
-        found: object = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"model.name = {path!r}: cannot be imported ({error}); it must be "
-            "'package.module:function' with the module on the Python path"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"model.name = {path!r}: is a {type(found).__name__}, not a function")
-    return found

@@ -22,9 +22,11 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import Experiment, build_method, prepare
 from fedoptima.experiments.simulated_run import Interrupted, run_experiment
 from fedoptima.methods.registry import method_options
+from fedoptima.named_code import ANY_CODE, AllowedCode
 from fedoptima.sim.fleet import Fleet, NodeSpec
 from fedoptima.trace.description import Mode
 
@@ -99,10 +101,14 @@ def advise(
     recipe: Recipe,
     view: RunView,
     *,
+    code: AllowedCode = ANY_CODE,
     budget: float = BUDGET,
     clock: Callable[[], float] = time.monotonic,
 ) -> Advice:
-    """For a run over the network the fleet is what the devices reported."""
+    """For a run over the network the fleet is what the devices reported.
+
+    ``code``: what the recipe may name, if it is not the caller's own.
+    """
     real = view.description.mode is Mode.NETWORK
     deadline = clock() + budget
 
@@ -119,9 +125,9 @@ def advise(
     short = recipe.model_copy(update={"stop": StopRule(epochs=epochs)})
     try:
         experiment = (
-            measured_experiment(short, view, in_time)
+            measured_experiment(short, view, in_time, code)
             if real
-            else prepare(short, progress=in_time, dry=True)
+            else prepare(short, Given(code=code), in_time, dry=True)
         )
         baseline = _dry("", experiment, late)
     except Interrupted:
@@ -150,7 +156,10 @@ def _dry(change: str, experiment: Experiment, late: Callable[[], bool]) -> Trial
 
 
 def measured_experiment(
-    recipe: Recipe, view: RunView, progress: Callable[[str, int, int], None]
+    recipe: Recipe,
+    view: RunView,
+    progress: Callable[[str, int, int], None],
+    code: AllowedCode = ANY_CODE,
 ) -> Experiment:
     """The fleet of a real run: what the devices reported, and how fast the server worked."""
     if not view.joins:
@@ -168,7 +177,8 @@ def measured_experiment(
         for name, join in view.joins.items()
     ]
     fleet = FleetConfig(server=ServerConfig(gflops=_UNSEEN), devices=tuple(groups))
-    experiment = prepare(recipe.model_copy(update={"fleet": fleet}), progress=progress, dry=True)
+    given = Given(code=code)
+    experiment = prepare(recipe.model_copy(update={"fleet": fleet}), given, progress, dry=True)
     plan = view.plan
     if plan is not None and plan.table and experiment.task.planning.split is None:
         planning = replace(experiment.task.planning, split=plan.split)

@@ -17,6 +17,7 @@ from fedoptima.comparison.spec import REFERENCE
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.named_code import AllowedCode, allow
 from fedoptima.prediction.advice import Advice, advise
 from fedoptima.reporting.report_page import Page, plotly_source, render
 from fedoptima.trace.description import RunDescription
@@ -85,7 +86,7 @@ def report(
     reading somebody's run does not run somebody's code.
     """
     runs = [runs] if isinstance(runs, str | Path) else runs
-    path = Path(out)
+    path, code = Path(out), allow(allow_modules)
     _check_place(path)
     plotly_source()  # missing packages, too, are better found before than after reading
     sources = [_Source(trace, read_description(trace)) for trace in find_traces(runs)]
@@ -97,7 +98,7 @@ def report(
     found = None
     if advice:
         progress("looking for what would help", 0)
-        found = _advice(sources[chosen], views[chosen], allow_modules)
+        found = _advice(sources[chosen], views[chosen], code)
     progress("drawing", 0)
     label = views[chosen].label
     paragraphs = found.paragraphs() if found else []
@@ -151,18 +152,12 @@ def _compared(folder: Path) -> list[Path]:
     return [trace for trace in traces if trace.is_file()]
 
 
-def _advice(source: _Source, view: RunView, allowed: Sequence[str]) -> Advice:
+def _advice(source: _Source, view: RunView, code: AllowedCode) -> Advice:
     try:
         recipe = validate(Recipe, dict(source.run.recipe), str(source.trace))
     except ConfigError as error:  # of another version: all else can be shown
         return Advice(f"the recipe cannot be rerun here ({error})")
-    for module, colon, name in (n.partition(":") for n in (recipe.model.name, recipe.data.name)):
-        if colon and not any(f"{module}.".startswith(f"{each}.") for each in allowed):
-            return Advice(
-                f"the recipe names code of its own, {module + colon + name!r}, which a report runs "
-                f"only if you allow it: --allow-module {module.partition('.')[0]}"
-            )
-    return advise(recipe, view)
+    return advise(recipe, view, code=code)
 
 
 def _labels(sources: Sequence[_Source]) -> list[str]:

@@ -7,7 +7,7 @@ fresh engines. Both serve simulated and real runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from fedoptima.experiments.given import Given, given_data
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import build_method, device_engine, prepare, server_settings
+from fedoptima.named_code import NO_CODE, allow
 from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.trace.reader import read_header, read_trace
 from fedoptima.trace.record import Record, RecordProgress
@@ -72,12 +73,14 @@ def replay(
     train: object = None,
     test: object = None,
     loss: Loss | None = None,
+    allow_modules: Sequence[str] = (),
     progress: RecordProgress = lambda *_: None,
 ) -> Replay:
     """Feed a run's recorded events into fresh cores, and compare what they do with the record.
 
     ``weights``: execute all jobs again as well, which takes as long as the run's maths did. What
-    was given to the run as Python objects has to be given again for that.
+    was given to the run as Python objects has to be given again for that; code that its files name
+    ("package.module:function") is loaded only from the packages in ``allow_modules``.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
     if read_header(run.trace)["schema"] == 1:
@@ -85,7 +88,8 @@ def replay(
             f"{run.trace}: a trace of fedoptima 0.1.0, whose server decided some things otherwise "
             "(what counts as an epoch, when a run ends): replay it with that version"
         )
-    given = Given(model, given_data(train, test, recipe.data.options), loss)
+    data = given_data(train, test, recipe.data.options)
+    given = Given(model, data, loss, allow(allow_modules))
     recorded = _recorded_digest(run, dry) if weights else ""
     records = _counted(read_trace(run.trace), "replaying", progress)
     verdict = replay_trace(records, lambda: _server_core(run.description, recipe))
@@ -131,7 +135,8 @@ def re_execute(
     run, recipe, dry = RunDirectory.open(Path(directory))
     if dry:
         raise ConfigError(f"{run.path}: a dry run has no weights")
-    _check_given(run, recipe, given or Given())
+    given = given or Given(code=NO_CODE)
+    _check_given(run, recipe, given)
     uses = count_uses(read_trace(run.trace))
     with deterministic(recipe.threads):
         server, workshop = _workshop(run, recipe, given)
@@ -156,9 +161,7 @@ def _check_given(run: RunDirectory, recipe: Recipe, given: Given) -> None:
         )
 
 
-def _workshop(
-    run: RunDirectory, recipe: Recipe, given: Given | None
-) -> tuple[ServerEngine, Workshop]:
+def _workshop(run: RunDirectory, recipe: Recipe, given: Given) -> tuple[ServerEngine, Workshop]:
     experiment = prepare(recipe, given)
     devices = experiment
     over_network = run.description.mode is Mode.NETWORK

@@ -99,7 +99,7 @@ class Scene:
         result = self.server.result()
         assert result.reason.endswith("done")
         assert [device.answer() for device in self.devices.values()] == [result.reason] * 3
-        again = replay(self.server.directory.path, weights=True)
+        again = replay(self.server.directory.path, weights=True, allow_modules=["tests"])
         assert again.difference is None, again.difference
         assert again.identical, again.weights
         return list(read_trace(self.server.directory.trace))

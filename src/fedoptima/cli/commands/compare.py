@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,7 @@ from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import FAILED, INTERRUPTED, complain
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console
-from fedoptima.cli.recipe_options import read_recipe
+from fedoptima.cli.recipe_options import allowance, read_recipe
 from fedoptima.cli.views.comparison_progress import pool_view
 from fedoptima.core.errors import ConfigError
 
@@ -73,6 +73,7 @@ def compare(
         Path | None,
         typer.Option("--resume", metavar="DIR", help="Resume the comparison in this folder."),
     ] = None,
+    allow_modules: options.AllowModules = None,
     checkpoint_every: options.CheckpointEvery = 60.0,
     quiet: options.Quiet = False,
     as_json: options.AsJSON = False,
@@ -92,7 +93,7 @@ def compare(
         asked |= {"--target": target, "--set": sets, "--device": device, "--out": out}
         asked |= {"--dry": dry or None}
         _refuse([name for name, value in asked.items() if value is not None])
-        comparison = _resume(folder, jobs, checkpoint_every, quiet)
+        comparison = _resume(folder, allow_modules or (), jobs, checkpoint_every, quiet)
     elif recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima compare recipes/demo_digits.toml")
     elif seeds is not None and seed:
@@ -117,7 +118,7 @@ def compare(
             checkpoint_every=checkpoint_every,
             command=shlex.join(["fedoptima", *sys.argv[1:]]),
         )
-        comparison = _watched(begin, folder, quiet)
+        comparison = _watched(begin, folder, allowance(changed), quiet)
     if as_json:
         typer.echo(comparison.to_json())
     else:
@@ -147,14 +148,26 @@ def _split_sets(sets: list[str]) -> tuple[list[str], dict[str, object]]:
     return [change for change in sets if not change.startswith(_METHOD)], table
 
 
-def _resume(folder: Path, jobs: int | None, checkpoint_every: float, quiet: bool) -> Comparison:
+def _resume(
+    folder: Path, allowed: Sequence[str], jobs: int | None, checkpoint_every: float, quiet: bool
+) -> Comparison:
     from fedoptima.comparison.runner import resume_comparison
 
-    resumed = partial(resume_comparison, folder, jobs=jobs, checkpoint_every=checkpoint_every)
-    return _watched(resumed, folder, quiet)
+    resumed = partial(
+        resume_comparison,
+        folder,
+        jobs=jobs,
+        allow_modules=allowed,
+        checkpoint_every=checkpoint_every,
+    )
+    options = [word for module in allowed for word in ("--allow-module", module)]
+    return _watched(resumed, folder, options, quiet)
 
 
-def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Comparison:
+def _watched(
+    run: Callable[..., Comparison], folder: Path, options: list[str], quiet: bool
+) -> Comparison:
+    """``options``: with which it is resumed."""
     from fedoptima.experiments.simulated_run import Interrupted
 
     if not quiet:
@@ -168,8 +181,9 @@ def _watched(run: Callable[..., Comparison], folder: Path, quiet: bool) -> Compa
             return run(observer=view.show, interrupted=interrupted)
     except (Interrupted, KeyboardInterrupt) as stop:
         begun = (folder / "comparison.json").exists()
-        again = f"; resume with: fedoptima compare --resume {shlex.quote(str(folder))}"
-        stderr().print(f"stopped{again if begun else ''}", soft_wrap=True)
+        again = ["fedoptima", "compare", "--resume", str(folder), *options]
+        way_on = f"; resume with: {shlex.join(again)}" if begun else ""
+        stderr().print(f"stopped{way_on}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
 
 

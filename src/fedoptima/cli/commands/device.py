@@ -13,6 +13,7 @@ from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED, explained, leave_at_once, warn
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console
+from fedoptima.named_code import allow
 
 if TYPE_CHECKING:
     from fedoptima.experiments.join import DeviceSetup
@@ -48,6 +49,7 @@ def device(
         int | None,
         typer.Option(metavar="N", help="torch's threads.  [default: the recipe's]", min=1),
     ] = None,
+    allow_modules: options.AllowModules = None,
     ca: options.Authority = None,
     cert: options.Certificate = None,
     key: options.Key = None,
@@ -77,8 +79,9 @@ def device(
     """Take part in a run: connect to its server and train until it is over.
 
     The server sends what a device needs, except the model's code and the data, which must be
-    installed here. If the connection is lost, the device goes on and comes back. Ctrl-C stops it;
-    the run goes on without it, and it can be started again.
+    installed here; code that is not fedoptima's own must be allowed with --allow-module. If the
+    connection is lost, the device goes on and comes back. Ctrl-C stops it; the run goes on without
+    it, and it can be started again.
 
     \b
     For example:
@@ -106,6 +109,7 @@ def device(
         threads=threads,
         give_up_after=give_up_after,
         stay=stay,
+        code=allow(allow_modules),
     )
     _work(setup, quiet=quiet)
 

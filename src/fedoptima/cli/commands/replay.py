@@ -23,6 +23,7 @@ def replay(
     weights: Annotated[
         bool, typer.Option("--weights", help="Also execute all jobs again and compare the weights.")
     ] = False,
+    allow_modules: options.AllowModules = None,
     quiet: options.Quiet = False,
     as_json: options.AsJSON = False,
 ) -> None:
@@ -33,7 +34,8 @@ def replay(
     from fedoptima.verification.replay import replay as replay_run
 
     with RecordCounter(quiet=quiet) as progress:
-        outcome = replay_run(run, weights=weights, progress=progress)
+        allowed = allow_modules or ()
+        outcome = replay_run(run, weights=weights, allow_modules=allowed, progress=progress)
     if as_json:
         typer.echo(outcome.to_json())
     else:

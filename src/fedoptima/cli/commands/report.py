@@ -30,10 +30,7 @@ def report(
             "--advice/--no-advice", help="Simulate the recipe with changes: what would help?"
         ),
     ] = True,
-    allow_modules: Annotated[
-        list[str] | None,
-        typer.Option("--allow-module", metavar="NAME", help="Own code that the advice may import."),
-    ] = None,
+    allow_modules: options.AllowModules = None,
     quiet: options.Quiet = False,
     as_json: options.AsJSON = False,
 ) -> None:

@@ -12,9 +12,10 @@ import fedoptima.cli.options as options
 from fedoptima.cli.commands.device import device_process
 from fedoptima.cli.errors import warn
 from fedoptima.cli.network_run import run_server, show
-from fedoptima.cli.recipe_options import naming, read_recipe, refuse_with_resume
+from fedoptima.cli.recipe_options import allowance, naming, read_recipe, refuse_with_resume
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
+from fedoptima.named_code import ANY_CODE, AllowedCode, allow
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
@@ -50,6 +51,7 @@ def run(
         ),
     ] = None,
     resumed: options.ResumedRun = None,
+    allow_modules: options.AllowModules = None,
     dashboard: options.PagePort = None,
     metrics_port: options.MetricsPort = None,
     tensorboard: options.TensorBoardFolder = None,
@@ -80,7 +82,16 @@ def run(
         folder, resolved, _ = RunDirectory.open(resumed)
         if folder.over:
             raise ConfigError(f"{resumed}: this run is over; its result is in {folder.summary}")
-        result = _run(resolved, folder, tracking, dashboard, paced=paced, resume=True, quiet=quiet)
+        result = _run(
+            resolved,
+            folder,
+            tracking,
+            dashboard,
+            code=allow(allow_modules),
+            paced=paced,
+            resume=True,
+            quiet=quiet,
+        )
         show(result, as_json=as_json)
         return
     if recipe is None:
@@ -96,7 +107,16 @@ def run(
         path = out or fresh_directory(Path("runs"), f"{resolved.name}-{resolved.method.name}")
         RunDirectory.check_free(path)  # before a certificate is made for every device
         begun = RunDirectory(path)
-        result = _run(resolved, begun, tracking, dashboard, paced=paced, resume=False, quiet=quiet)
+        result = _run(
+            resolved,
+            begun,
+            tracking,
+            dashboard,
+            code=ANY_CODE,
+            paced=paced,
+            resume=False,
+            quiet=quiet,
+        )
     show(result, as_json=as_json)
 
 
@@ -106,6 +126,7 @@ def _run(
     tracking: TrackingOptions,
     page: int | None,
     *,
+    code: AllowedCode,
     paced: bool,
     resume: bool,
     quiet: bool,
@@ -118,6 +139,7 @@ def _run(
     from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 
     again = ["fedoptima", "run", "--resume", str(folder.path), *(["--paced"] if paced else [])]
+    again += allowance(recipe)
     start_fork_server(device_process)
     with tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
         certs = Path(temporary)
@@ -131,6 +153,7 @@ def _run(
             logs=folder.logs,
             certificates={n: DeviceTLS(ca, pair.cert, pair.key) for n, pair in pairs.items()},
             work=device_process,
+            code=code,
         )
         return run_server(
             recipe,
@@ -142,5 +165,6 @@ def _run(
             tls=ServerTLS(ca, own.cert, own.key),
             tracking=tracking,
             page=page,
+            code=code,
             background=fleet,
         )

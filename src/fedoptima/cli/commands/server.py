@@ -10,9 +10,10 @@ import typer
 import fedoptima.cli.options as options
 from fedoptima.cli.errors import warn
 from fedoptima.cli.network_run import run_server, show
-from fedoptima.cli.recipe_options import naming, read_recipe
+from fedoptima.cli.recipe_options import allowance, naming, read_recipe
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
+from fedoptima.named_code import ANY_CODE, allow
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
@@ -34,6 +35,7 @@ def server(
         bool,
         typer.Option("--resume", help="Resume the run in --run-dir; if there is none, start it."),
     ] = False,
+    allow_modules: options.AllowModules = None,
     devices: Annotated[
         int | None,
         typer.Option(metavar="N", help="Begin when N devices have come.  [deploy.devices]", min=1),
@@ -85,13 +87,14 @@ def server(
         result = run_server(
             resolved,
             folder,
-            again=_again(folder.path, address, tls, insecure),
+            again=_again(folder.path, address, tls, insecure) + allowance(resolved),
             resume=resume,
             quiet=quiet,
             listen=address,
             tls=tls,
             tracking=TrackingOptions(metrics_port, tensorboard, mlflow),
             page=dashboard,
+            code=ANY_CODE if wanted is not None else allow(allow_modules),
         )
     show(result, as_json=as_json)
 

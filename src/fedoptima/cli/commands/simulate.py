@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,7 @@ from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console
-from fedoptima.cli.recipe_options import naming, read_recipe, refuse_with_resume
+from fedoptima.cli.recipe_options import allowance, naming, read_recipe, refuse_with_resume
 from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.cli.views.outcome import show_result
 from fedoptima.cli.views.progress import view_of
@@ -45,6 +45,7 @@ def simulate(
     ] = None,
     dry: options.Dry = False,
     run: options.ResumedRun = None,
+    allow_modules: options.AllowModules = None,
     checkpoint_every: options.CheckpointEvery = 60.0,
     metrics_port: options.MetricsPort = None,
     tensorboard: options.TensorBoardFolder = None,
@@ -61,7 +62,7 @@ def simulate(
         asked = {"RECIPE": recipe, "--method": method, "--set": sets, "--seed": seed}
         asked |= {"--device": device, "--out": out, "--dry": dry or None}
         refuse_with_resume(asked)
-        result = _resume(run, checkpoint_every, tracking, quiet)
+        result = _resume(run, allow_modules or (), checkpoint_every, tracking, quiet)
     elif recipe is not None:
         changed = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
         with naming(recipe):
@@ -93,7 +94,11 @@ def _start(
 
 
 def _resume(
-    folder: Path, checkpoint_every: float, tracking: TrackingOptions, quiet: bool
+    folder: Path,
+    allowed: Sequence[str],
+    checkpoint_every: float,
+    tracking: TrackingOptions,
+    quiet: bool,
 ) -> Result:
     from fedoptima.experiments.run_directory import RunDirectory
     from fedoptima.experiments.simulation import resume as resume_run
@@ -101,7 +106,7 @@ def _resume(
     run, recipe, _ = RunDirectory.open(folder)
     if run.over:
         return run.read_result()
-    resumed = partial(resume_run, folder, checkpoint_every=checkpoint_every)
+    resumed = partial(resume_run, folder, allow_modules=allowed, checkpoint_every=checkpoint_every)
     tracked = partial(tracking.open, recipe, folder, mode=Mode.SIMULATED, resumed=True)
     return _watched(resumed, recipe, folder, tracked, quiet)
 
@@ -128,6 +133,7 @@ def _watched(
             return result
     except (Interrupted, KeyboardInterrupt) as stop:
         begun = RunFiles(folder).begun
-        again = f"; resume with: fedoptima simulate --resume {shlex.quote(str(folder))}"
-        stderr().print(f"stopped{again if begun else ''}", soft_wrap=True)
+        again = ["fedoptima", "simulate", "--resume", str(folder), *allowance(recipe)]
+        way_on = f"; resume with: {shlex.join(again)}" if begun else ""
+        stderr().print(f"stopped{way_on}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
