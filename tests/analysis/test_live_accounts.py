@@ -27,10 +27,6 @@ RUN = [
 ]
 
 
-def lines(records: list[Record]) -> list[str]:
-    return [record.to_line() for record in records]
-
-
 def mine(records: list[Record], node: str) -> list[Record]:
     return [record for record in records if record.node == node]
 
@@ -40,7 +36,7 @@ def observed(live: LiveAccounts, records: list[Record]) -> None:
     for record in mine(records, SERVER):
         live.observe(record)
     for device in (B, A):
-        live.observe_lines(lines(mine(records, device)))
+        live.observe_device(mine(records, device))
 
 
 def test_records_that_come_late_are_put_in_their_place() -> None:
@@ -63,7 +59,7 @@ def test_what_comes_later_than_that_is_counted_as_new() -> None:
     live = LiveAccounts()
     observed(live, RUN)
     live.advance(100.0)
-    live.observe_lines(lines([starts(2.5, B, FullStep(1))]))
+    live.observe_device([starts(2.5, B, FullStep(1))])
     live.advance(100.0)
     assert live.accounts.course.now == 4.0  # time does not go back
 

@@ -81,3 +81,19 @@ def test_a_dropped_peer_a_failed_evaluation_and_the_end_are_told() -> None:
         (SERVER, "evaluation failed", "no test data"),
         (SERVER, "the run failed", "every device has failed"),
     ]
+
+
+def test_what_a_device_notes_is_its_own_word_and_nobody_elses() -> None:
+    forged = Note("peer dropped", SERVER, "the server cheats")
+    assert told_of((1.0, A, Disconnected(SERVER, 1), forged)) == [
+        (A, "peer dropped", "the server cheats")
+    ]
+    forged = Note("device failed", B, "it cheats")
+    assert told_of((1.0, A, Disconnected(SERVER, 1), forged)) == [(A, "device failed", "it cheats")]
+
+
+def test_a_long_text_is_cut() -> None:
+    ((_, kind, text),) = told_of((1.0, SERVER, TimerFired("x"), Note("k" * 1000, A, "t" * 10**6)))
+    assert len(kind) == 100
+    assert len(text) == 300
+    assert text.endswith("... (1,000,000 characters)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from dataclasses import asdict
@@ -290,3 +291,59 @@ def crowd(count: int) -> list[Record]:
             for name in range(number, count, 3):
                 records.append(Record(record.at, NodeId(f"d{name}"), record.event, record.effects))
     return records
+
+
+# ---- what devices have recorded ------------------------------------------------------------------
+
+
+def damaged_run(path: Path, content: bytes) -> Path:
+    """``content`` is added to the records of d1."""
+    run = write_run(path, story("fl"), networked=True)
+    with (run / "devices" / "d1.jsonl.gz").open("ab") as file:
+        file.write(content)
+    return run
+
+
+NONSENSE = b'[9999.0,"d1",["JobDone","of","nothing"]]\nno record\n'
+
+
+@pytest.mark.parametrize(
+    "content", [gzip.compress(NONSENSE), b"\x1f\x8b\x08\x00 damaged " + bytes(100)]
+)
+def test_a_bad_part_of_a_devices_records_is_named_and_the_rest_of_the_run_is_shown(
+    tmp_path: Path, content: bytes
+) -> None:
+    whole = state(write_run(tmp_path / "whole", story("fl"), networked=True))
+    sections = state(damaged_run(tmp_path / "run", content))
+    assert sections["now"]["state"] == "finished"
+    assert sections["curve"] == whole["curve"]
+    assert usage(sections)["d0"] == usage(whole)["d0"]
+    (entry,) = (note for note in sections["notes"] if note["kind"] == "records left out")
+    assert entry["node"] == "d1"
+    assert "d1.jsonl.gz" in entry["text"]
+    assert entry["serious"]
+
+
+def test_a_damaged_file_of_the_server_is_still_said_to_be_unreadable(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", story("fl"), networked=True)
+    with (run / "trace.jsonl.gz").open("ab") as file:
+        file.write(gzip.compress(b"no record\n"))
+    assert state(run)["now"]["state"] == "unreadable"
+
+
+def test_long_errors_do_not_make_a_long_answer(tmp_path: Path) -> None:
+    """651 KiB of them on disk made an answer of 156 MB: 40 of that length, 6 characters each."""
+    records = [
+        Record(float(n), D0, JobFailed(n, FullStep(0), f"{n}" + "\0" * (651 << 10)), [])
+        for n in range(40)
+    ]
+    notes = [
+        Record(100.0 + n, SERVER, TimerFired("x"), [Note("device failed", NodeId(f"d{n}"), text)])
+        for n, text in enumerate(["\0" * (651 << 10)] * 40)
+    ]
+    end = Record(200.0, SERVER, TimerFired("x"), [Halt("\0" * (651 << 10), failed=True)])
+    run = write_run(tmp_path / "run", [*records, *notes, end])
+    snapshot = look(reader(run))
+    answer = to_json(Wish().cut(snapshot))
+    assert len(answer) < 300_000
+    assert "(666,624 characters)" in answer

@@ -21,6 +21,7 @@ from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
 from fedoptima.runtime.server.checkpointer import Checkpointer
+from fedoptima.runtime.server.device_records import RecordQuota
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Session
 from fedoptima.runtime.wire import wire_pb2 as wire
@@ -79,6 +80,7 @@ class Stage:
         keeping: bool = False,
         restored: Restored | None = None,
         engine: ServerEngine | None = None,
+        record_quota: RecordQuota | None = None,
     ) -> None:
         self.folder = folder
         self.engine = engine or ServerEngine(setup.task)
@@ -98,6 +100,7 @@ class Stage:
             checkpointer=self.checkpointer,
             device_traces=folder / "devices",
             log=LOG,
+            record_quota=record_quota,
         )
         self.node.observers.append(self.trace.write)
 

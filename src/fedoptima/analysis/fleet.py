@@ -14,6 +14,7 @@ from fedoptima.core.effects import PROBLEMS, Effect, Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Evaluated, JobDone, JobFailed, Received
 from fedoptima.core.jobs import ExportModel, LoadModel, Merge, PlanRun, Prepare, ServerStep
 from fedoptima.core.messages import Failed, GlobalModel, Join, Message, ModelUpdate
+from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
@@ -123,7 +124,7 @@ class FleetAccount:
                 facts.version = version
                 facts.become(DeviceState.TRAINING, at)  # until it says more exactly
             case Note(kind, device, text) if kind in PROBLEMS:
-                self.devices[device].error = text or kind
+                self.devices[device].error = cut(text or kind)
             case Run(_, PlanRun()):
                 self.planning = True
 
@@ -133,7 +134,7 @@ class FleetAccount:
         facts.heard = max(facts.heard, record.at)
         if isinstance(record.event, JobFailed):
             facts.become(DeviceState.FAILED, record.at)
-            facts.error = record.event.error
+            facts.error = cut(record.event.error)
         for effect in record.effects:
             match effect:
                 case Run(_, Prepare() | LoadModel()):

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.fleet import FleetAccount
-from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 from fedoptima.trace.time_order import PATIENCE, TimeOrder
 
@@ -36,12 +35,11 @@ class LiveAccounts:
         # Without its tensors, which would be kept from being freed for seconds.
         self._order.add("", [record.without_tensors()])
 
-    def observe_lines(self, lines: Sequence[str]) -> None:
-        """A device's own records."""
-        for line in lines:
-            record = Record.from_line(line)
+    def observe_device(self, records: Sequence[Record]) -> None:
+        """A device's own."""
+        for record in records:
             self.fleet.observe(record)
-            self._order.add("" if record.node == SERVER else record.node, [record])
+            self._order.add(record.node, [record])
 
     def advance(self, now: float) -> None:
         """Count what happened until a moment ago."""

@@ -17,6 +17,7 @@ from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join
 from fedoptima.core.plan import Plan, recorded_plan
+from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
@@ -98,5 +99,5 @@ class _Seen:
         if isinstance(effect, Halt):
             self.halt = self.halt or effect
         elif isinstance(effect, Note) and effect.kind in PROBLEMS:
-            self.problems.append((effect.about, effect.text or effect.kind))
+            self.problems.append((effect.about, cut(effect.text or effect.kind)))
             del self.problems[_MOST_PROBLEMS:]

@@ -132,6 +132,7 @@ class DeployConfig(Strict):
     checkpoint_merges: int | None = Field(default=None, ge=1)  # whichever comes first
     checkpoints_kept: int = Field(default=3, ge=1)
     max_message_mb: Positive = 1024.0  # larger messages are refused before memory is allocated
+    max_records_mb: Positive = 256.0  # on disk, of each device's own records; no more are kept
 
 
 class Recipe(Strict):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from fedoptima.core.text import MOST_TEXT, cut
+
+_MOST_DESCRIBED = MOST_TEXT * 3 // 4  # room for the words that go around it
+
 
 class FedOptimaError(Exception):
     """Base of every error this package raises on purpose."""
@@ -37,7 +41,8 @@ class InvariantBroken(FedOptimaError):
 
 def describe(error: Exception) -> str:
     """The message of our own errors is enough; for others the type is needed, too."""
-    return str(error) if isinstance(error, FedOptimaError) else f"{type(error).__name__}: {error}"
+    own = isinstance(error, FedOptimaError)
+    return cut(str(error) if own else f"{type(error).__name__}: {error}", _MOST_DESCRIBED)
 
 
 def run_failed(reason: str, cause: Exception | None) -> FedOptimaError:

@@ -41,7 +41,7 @@ def job_failed(ticket: int, job: Job, error: Exception) -> JobFailed:
 
 
 def rejected(sender: NodeId, session: int, error: ProtocolViolation) -> Rejected:
-    return Rejected(sender, session, str(error), diverged=isinstance(error, NotFinite))
+    return Rejected(sender, session, describe(error), diverged=isinstance(error, NotFinite))
 
 
 class ComputeEngine(Protocol):

@@ -6,15 +6,17 @@ The last entries are kept; the same event again and again is one entry with a co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fedoptima.core.effects import PROBLEMS, Halt, Note
 from fedoptima.core.events import Connected, Disconnected, EvaluationFailed, JobFailed
-from fedoptima.core.types import SERVER
+from fedoptima.core.text import cut
+from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
 _KEPT = 40
+_MOST_NAME = 100  # characters of a node's name or a kind
 
 
 @dataclass(slots=True)
@@ -33,11 +35,19 @@ class EventLog:
     def __init__(self) -> None:
         self.latest: deque[LogEntry] = deque(maxlen=_KEPT)
         self._known: set[str] = set()  # devices that have been here before
+        self._left_out: set[NodeId] = set()
 
     def observe(self, record: Record) -> None:
         for entry in self._entries_of(record):
             if not self._again(entry):
                 self.latest.append(entry)
+
+    def left_out(self, devices: Mapping[NodeId, str], at: float) -> None:
+        """Devices whose own records cannot all be read, and why."""
+        for device, why in devices.items():
+            if device not in self._left_out:
+                self._left_out.add(device)
+                self.latest.append(_entry(at, device, "records left out", why, True))
 
     def _again(self, new: LogEntry) -> bool:
         for old in self.latest:
@@ -54,19 +64,26 @@ class EventLog:
         at, node = record.at, record.node
         match record.event:
             case JobFailed(error=error):
-                yield LogEntry(at, node, "failed", error, True)
+                yield _entry(at, node, "failed", error, True)
             case EvaluationFailed(error=error):
-                yield LogEntry(at, node, "evaluation failed", error, True)
+                yield _entry(at, node, "evaluation failed", error, True)
             case Connected(device) if node == SERVER:
                 if device in self._known:
-                    yield LogEntry(at, device, "came back", "", False)
+                    yield _entry(at, device, "came back", "", False)
                 self._known.add(device)
             case Disconnected(device) if node == SERVER:
-                yield LogEntry(at, device, "left", "", False)
+                yield _entry(at, device, "left", "", False)
         for effect in record.effects:
             match effect:
                 case Note(kind, about, text):
-                    yield LogEntry(at, about, kind, text, kind in PROBLEMS)
+                    # What a device notes is its own word, whoever it says it is about.
+                    speaks_of = about if node == SERVER else node
+                    yield _entry(at, speaks_of, kind, text, kind in PROBLEMS)
                 case Halt(reason, failed) if node == SERVER:
                     kind = "the run failed" if failed else "over"
-                    yield LogEntry(at, SERVER, kind, reason, failed)
+                    yield _entry(at, SERVER, kind, reason, failed)
+
+
+def _entry(at: float, node: str, kind: str, text: str, serious: bool) -> LogEntry:
+    """A page shows this to every viewer, every second: long texts are cut."""
+    return LogEntry(at, cut(node, _MOST_NAME), cut(kind, _MOST_NAME), cut(text), serious)

@@ -6,11 +6,12 @@ came late, read it again from the start, and every record has its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
+from fedoptima.core.types import NodeId
 from fedoptima.trace.record import Record
-from fedoptima.trace.run_folder import RunFiles
+from fedoptima.trace.run_folder import RunFiles, device_of
 from fedoptima.trace.tail import FileTail
 from fedoptima.trace.time_order import PATIENCE, TimeOrder
 
@@ -21,9 +22,11 @@ _SERVER = ""  # the server's file: before any device's name
 class OrderedTail:
     """Raises `CutBack` where the run was resumed from an earlier point: begin a new one then."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, without: Container[Path] = ()) -> None:
+        """``without``: devices' files that cannot be read."""
         self.newest = 0.0  # the time of the latest record read
         self._files = RunFiles(run)
+        self._without = without
         self._tails: dict[str, FileTail] = {}
         self._unread: set[str] = set()  # files that may hold more
         self._order = TimeOrder()
@@ -37,6 +40,15 @@ class OrderedTail:
     def late(self) -> int:
         """Records that missed their place."""
         return self._order.late
+
+    @property
+    def skipped(self) -> dict[NodeId, str]:
+        """Devices of which some records cannot be read."""
+        return {
+            NodeId(device_of(Path(name))): str(tail.skipped)
+            for name, tail in self._tails.items()
+            if tail.skipped.lines
+        }
 
     def read(self) -> list[Record]:
         """What has come in, as it came: for accounts that do not mind the order."""
@@ -67,8 +79,10 @@ class OrderedTail:
         return found
 
     def _look_for_files(self) -> None:
-        paths = {path.name: path for path in self._files.device_traces()}
-        for name, path in {_SERVER: self._files.trace, **paths}.items():
-            if name not in self._tails:
-                self._tails[name] = FileTail(path)
-                self._unread.add(name)
+        if _SERVER not in self._tails:
+            self._tails[_SERVER] = FileTail(self._files.trace)
+            self._unread.add(_SERVER)
+        for path in self._files.device_traces():
+            if path.name not in self._tails and path not in self._without:
+                self._tails[path.name] = FileTail(path, NodeId(device_of(path)))
+                self._unread.add(path.name)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedoptima.analysis.timeline import Timeline
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.text import printable
+from fedoptima.core.types import NodeId
 from fedoptima.dashboard import lanes
 from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, RunFolder, Runs
 from fedoptima.dashboard.ordered_tail import OrderedTail
 from fedoptima.dashboard.state import Reading, sections
 from fedoptima.trace.description import Mode
-from fedoptima.trace.tail import CutBack
+from fedoptima.trace.run_folder import device_of
+from fedoptima.trace.tail import CutBack, DamagedFile
 
 _AT_A_TIME = 0.5  # seconds of reading between two looks, where there is much to read
 _SLOW, _RARELY = 0.1, 10  # seconds to draw a timeline; then it is drawn a tenth of the time
@@ -40,6 +44,8 @@ class RunReader:
 
     def __init__(self, runs: Runs, run: RunFolder) -> None:
         self._runs, self._run = runs, run
+        self._suspects: set[Path] = set()  # devices' files that could not be read once
+        self._left_out: dict[Path, str] = {}  # and those that could not be read twice, and why
         self._begin()
         self._settled = False  # read to the end when it could not grow any more
         self._doubted: float | None = None  # reading restarted because of the files as of then
@@ -49,7 +55,8 @@ class RunReader:
         self._drawn: dict[int, _Drawn] = {}  # by span
 
     def _begin(self) -> None:
-        self._tail, self._known = OrderedTail(self._run.path), RunAccounts()
+        self._tail = OrderedTail(self._run.path, without=self._left_out)
+        self._known = RunAccounts()
 
     @property
     def behind(self) -> bool:
@@ -100,9 +107,15 @@ class RunReader:
 
     def _doubt(self, problem: Exception) -> bool:
         """A file cut back and grown again between two looks reads like a damaged one."""
+        if isinstance(problem, DamagedFile) and problem.path != self._run.files.trace:
+            if problem.path in self._suspects:
+                self._left_out[problem.path] = str(problem)
+            self._suspects.add(problem.path)
+            self._begin()
+            return False
         changed = self._run.changed()
         if self._doubted == changed:
-            self._error = str(problem)
+            self._error = printable(str(problem))
             return True
         self._doubted = changed
         self._begin()
@@ -115,16 +128,23 @@ class RunReader:
         while True:
             for record in self._tail.read():
                 self._known.see(record)
+            self._name_what_is_missing()
             for record in self._tail.ordered(settled=settled):
                 self._known.count(record)
             if not self._tail.behind or time.monotonic() > deadline:
                 break
+        if not self._tail.behind:
+            self._suspects.clear()
         if over and not self._tail.behind and not self._settled:
             self._settled = True
             if self._tail.late:  # now every record can have its place
                 self._begin()
                 return False
         return True
+
+    def _name_what_is_missing(self) -> None:
+        missing = {NodeId(device_of(path)): text for path, text in self._left_out.items()}
+        self._known.events.left_out(missing | self._tail.skipped, self._tail.newest)
 
     def _simulated(self) -> bool:
         description, _ = self._runs.read(self._run)

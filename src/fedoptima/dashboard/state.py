@@ -12,6 +12,7 @@ from fedoptima.analysis.fleet import DeviceFacts, DeviceState
 from fedoptima.analysis.formatting import roughly
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.plan import Plan
+from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, JsonObject, RunFolder
@@ -76,7 +77,7 @@ def _condition(
 ) -> dict[str, object]:
     state, text = condition(run, kept)
     if known.halt is not None and known.halt.failed:
-        state, text = "failed", known.halt.reason
+        state, text = "failed", cut(known.halt.reason)
     elif state == "running" and known.fleet.began is None:
         here = sum(facts.here for facts in known.fleet.devices.values())
         state = "starting"
@@ -94,7 +95,7 @@ def _condition(
 def condition(run: RunFolder, kept: JsonObject) -> tuple[str, str]:
     """As its files say: how it is, and a word about it."""
     if kept:
-        return "finished", str(kept.get("reason", ""))
+        return "finished", cut(str(kept.get("reason", "")))
     silent = run.silent()
     if silent > SILENT:
         return "silent", f"nothing new for {roughly(silent)}"

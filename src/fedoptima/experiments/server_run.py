@@ -30,6 +30,7 @@ from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.security.tls import ServerTLS
 from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
 from fedoptima.runtime.server.checkpointer import Checkpointer
+from fedoptima.runtime.server.device_records import RecordQuota
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
 from fedoptima.runtime.server.streams import ServerStreams
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
@@ -177,6 +178,7 @@ class _ServerRun:
             checkpointer=checkpointer,
             device_traces=self._directory.devices,
             log=LOG,
+            record_quota=RecordQuota(in_all=recipe.deploy.max_records_mb * _MB),
         )
         node.observers.append(self._record)
         node.observers.append(ServerLog(LOG).observe)
@@ -258,9 +260,9 @@ class _ServerRun:
             await asyncio.wait({self._node.outcome}, timeout=_OBSERVER_INTERVAL)
         return self._node.outcome.result()
 
-    def _watch_device(self, lines: Sequence[str]) -> None:
+    def _watch_device(self, records: Sequence[Record]) -> None:
         if len(self._node.sessions) <= _MOST_WATCHED:
-            self._live.observe_lines(lines)
+            self._live.observe_device(records)
 
     # ---- the end -----------------------------------------------------------------------------
 

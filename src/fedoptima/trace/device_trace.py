@@ -10,25 +10,21 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
-from fedoptima.core.effects import Effect
 from fedoptima.core.errors import ConfigError, ProtocolViolation
-from fedoptima.core.events import Event
 from fedoptima.core.types import NodeId
 from fedoptima.trace.description import SCHEMA
+from fedoptima.trace.device_record import read_device_record
 from fedoptima.trace.reader import read_header
-from fedoptima.trace.record import encode, time_of
+from fedoptima.trace.record import Record, time_of
 from fedoptima.trace.writer import COMPRESSION
 
 _CHUNK = 1 << 16
-_EVENTS = frozenset(cls.__name__ for cls in get_args(Event))
-_EFFECTS = frozenset(cls.__name__ for cls in get_args(Effect))
 _log = logging.getLogger(__name__)
 
 
@@ -38,11 +34,11 @@ class DeviceTrace:
         self._path = path
         self.records = 0  # on disk
         self.last_at = 0.0
-        self._nbytes = 0
+        self.nbytes = 0
         try:
             if path.exists():
-                self._take_stock()
-            if not self._nbytes:
+                self._continue()
+            if not self.nbytes:
                 self._begin()
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
@@ -56,25 +52,29 @@ class DeviceTrace:
             with self._path.open("ab") as file:
                 file.write(member)
         except OSError:
-            os.truncate(self._path, self._nbytes)  # an incomplete member would hide all that follow
+            os.truncate(self._path, self.nbytes)  # an incomplete member would hide all that follow
             raise
-        self._nbytes += len(member)
+        self.nbytes += len(member)
         self.records += len(lines)
         self.last_at = time_of(lines[-1])
 
     def append_restamped(
         self, lines: Sequence[str], node: NodeId, ours: Callable[[float], float]
-    ) -> list[str]:
+    ) -> list[Record]:
         """Records of ``node`` on its clock; ``ours`` gives a time on the server's.
 
-        Returns the lines as written. ProtocolViolation if they are not ``node``'s.
+        Returns them as written, which is in our own words: not a byte of ``lines`` is. Raises
+        ProtocolViolation if they are not ``node``'s.
         """
         stamped, at = [], self.last_at
         for line in lines:
-            _check(line, node)
-            at = max(at, ours(time_of(line)))  # a new clock offset may give an earlier time
-            stamped.append(restamped(line, at))
-        self.append(stamped)
+            try:
+                record = read_device_record(line, node)
+            except ValueError as error:
+                raise ProtocolViolation(f"{node} sent {error}") from None
+            at = max(at, ours(record.at))  # a new clock offset may give an earlier time
+            stamped.append(replace(record, at=at))
+        self.append([record.to_line() for record in stamped])
         return stamped
 
     # ---- the file ----------------------------------------------------------------------------
@@ -85,25 +85,42 @@ class DeviceTrace:
         temporary = self._path.with_suffix(".tmp")
         temporary.write_bytes(header)
         temporary.rename(self._path)  # a file without a header is no trace
-        self._nbytes = len(header)
+        self.nbytes = len(header)
+
+    def _continue(self) -> None:
+        """A file that cannot be continued is kept under another name."""
+        try:
+            self._take_stock()
+        except (ConfigError, ValueError) as error:
+            aside = self._path.with_name(f"{self._path.name}.damaged")
+            _log.warning("%s cannot be continued, and is kept as %s", error, aside.name)
+            self._path.replace(aside)
+            self.records, self.last_at, self.nbytes = 0, 0.0, 0
 
     def _take_stock(self) -> None:
         last = b""
         for end, text in _whole_members(self._path):
-            if self._nbytes:  # the first holds the header alone
+            if self.nbytes:  # the first holds the header alone
                 self.records += text.count(b"\n")
                 last = text
-            self._nbytes = end
-        if self._nbytes:
+            self.nbytes = end
+        if self.nbytes:
             read_header(self._path)  # may refuse it
         if last:
-            self.last_at = time_of(last.splitlines()[-1].decode())
-        torn = self._path.stat().st_size - self._nbytes
+            self.last_at = _time_of_last(last, self._path)
+        torn = self._path.stat().st_size - self.nbytes
         if torn:
             _log.warning(
                 "%s: the last %d bytes are an incomplete record and are cut off", self._path, torn
             )
-            os.truncate(self._path, self._nbytes)
+            os.truncate(self._path, self.nbytes)
+
+
+def _time_of_last(text: bytes, path: Path) -> float:
+    try:
+        return time_of(text.rstrip(b"\n").rpartition(b"\n")[2].decode())
+    except ValueError as error:
+        raise ConfigError(f"{path}: its last record cannot be read ({error})") from error
 
 
 def _member(text: str) -> bytes:
@@ -126,31 +143,3 @@ def _whole_members(path: Path) -> Iterator[tuple[int, bytes]]:
                 end += len(rest) - len(member.unused_data)
                 rest = member.unused_data
             yield end, b"".join(text)
-
-
-# ---- lines: [12.5,"node",... -----------------------------------------------------------------
-
-
-def restamped(line: str, at: float) -> str:
-    """The same record at another time; the rest of the line is not parsed."""
-    return f"[{encode(at)}{line[line.index(',') :]}"
-
-
-def _check(line: str, node: NodeId) -> None:
-    """Checks what keeps a device's file readable and free of other nodes' records."""
-    time, comma, rest = line.partition(",")
-    try:
-        good = time.startswith("[") and math.isfinite(float(time[1:]))
-    except ValueError:
-        good = False
-    if not (good and comma and rest.startswith(f"{encode(node)},") and rest.endswith("]")):
-        raise ProtocolViolation(f"{node} sent a record that is not its own: {line[:80]!r}")
-    if "\n" in line:
-        raise ProtocolViolation(f"{node} sent a record of several lines: {line[:80]!r}")
-    try:
-        _, _, (event, *_), *effects = json.loads(line)
-        good = event in _EVENTS and all(effect[0] in _EFFECTS for effect in effects)
-    except (ValueError, TypeError, LookupError, RecursionError):
-        good = False
-    if not good:
-        raise ProtocolViolation(f"{node} sent a record that cannot be read: {line[:80]!r}")

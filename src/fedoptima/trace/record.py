@@ -13,6 +13,7 @@ from typing import cast
 
 import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
 from fedoptima.core.effects import Effect
+from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.events import Event
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId
@@ -20,6 +21,9 @@ from fedoptima.core.types import NodeId
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space around, too
 
+
+# What `Record.from_line` may raise for a line that no fedoptima wrote.
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, InvariantBroken)
 
 # What is done with a trace, and with how many records so far.
 RecordProgress = Callable[[str, int], None]

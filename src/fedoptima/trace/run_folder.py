@@ -54,6 +54,11 @@ def device_trace(folder: Path, device: str) -> Path:
     return folder / f"{device}{_TRACE}"
 
 
+def device_of(trace: Path) -> str:
+    """Whose trace in that folder it is."""
+    return trace.name.removesuffix(_TRACE)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Written atomically: after a kill the file is whole or not there."""
     temporary = path.with_suffix(".tmp")

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.trace.record import Record
+from fedoptima.core.text import printable
+from fedoptima.core.types import NodeId
+from fedoptima.trace.device_record import read_device_record
+from fedoptima.trace.reader import Skipped
+from fedoptima.trace.record import UNREADABLE, Record
 
 _MOST = 5_000  # records in one call, about: a page must answer, however long the trace
 _CHUNK = 1 << 15  # bytes of the file: a few thousand records
@@ -23,9 +27,21 @@ class CutBack(Exception):
     """The run was resumed from an earlier point: what was read from this file is void."""
 
 
+class DamagedFile(ConfigError):
+    """Nothing more can be read from this file."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+
+
 class FileTail:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, device: NodeId | None = None) -> None:
+        """``device``: whose file it is. A line of it that cannot be read is skipped."""
+        self.skipped = Skipped(path)
         self._path = path
+        self._device = device
+        self._lines = 0
         self._at = 0
         self._before = b""  # the last bytes before that
         self._member = zlib.decompressobj(wbits=31)
@@ -42,7 +58,7 @@ class FileTail:
                 raise CutBack(str(self._path)) from None
             return []
         except OSError as error:
-            raise ConfigError(f"{self._path}: cannot be read ({error.strerror})") from error
+            raise DamagedFile(self._path, f"cannot be read ({error.strerror})") from error
 
     def _read(self, file: BinaryIO) -> list[Record]:
         file.seek(self._at - len(self._before))
@@ -55,10 +71,9 @@ class FileTail:
             try:
                 self._inflate(data)
                 records += self._complete_records()
-            except (zlib.error, ValueError, TypeError) as error:
-                raise ConfigError(
-                    f"{self._path}: a damaged trace ({error}); run the recipe again"
-                ) from error
+            except (zlib.error, *UNREADABLE) as error:
+                problem = f"a damaged trace ({printable(str(error))}); run the recipe again"
+                raise DamagedFile(self._path, problem) from error
         return records
 
     def _inflate(self, data: bytes) -> None:
@@ -73,4 +88,15 @@ class FileTail:
         if lines and self._header:
             del lines[0]
             self._header = False
-        return [Record.from_line(line.decode()) for line in lines]
+        if self._device is None:
+            return [Record.from_line(line.decode()) for line in lines]
+        return [record for line in lines if (record := self._device_record(line)) is not None]
+
+    def _device_record(self, line: bytes) -> Record | None:
+        assert self._device is not None
+        self._lines += 1
+        try:
+            return read_device_record(line.decode(), self._device)
+        except ValueError as error:
+            self.skipped.add(1 + self._lines, error)
+            return None

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.description import SCHEMA
-from fedoptima.trace.record import Record
+from fedoptima.trace.record import UNREADABLE, Record
 
 _READABLE_AFTER = 1.0  # seconds: each flush costs some compression
 COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
@@ -134,7 +134,7 @@ def read_records(path: Path) -> Iterator[tuple[str, Record]]:
     for number, line in enumerate(read_lines(path), start=2):
         try:
             yield line, Record.from_line(line)
-        except (ValueError, TypeError) as error:
+        except UNREADABLE as error:
             raise ConfigError(
                 f"{path}: line {number} of a damaged trace ({error}); run the recipe again"
             ) from error
@@ -142,7 +142,8 @@ def read_records(path: Path) -> Iterator[tuple[str, Record]]:
 
 def read_lines(path: Path) -> Iterator[str]:
     """The records' lines, without the header. A trace cut off by a kill ends where it was cut."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
+    # A line ends at "\n" only: by default Python would end it at other marks in a text as well.
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
         try:
             next(file, None)
             for line in file:

@@ -91,7 +91,7 @@ def replay(
     data = given_data(train, test, recipe.data.options)
     given = Given(model, data, loss, allow(allow_modules))
     recorded = _recorded_digest(run, dry) if weights else ""
-    records = _counted(read_trace(run.trace), "replaying", progress)
+    records = _counted(read_trace(run.trace, gaps=False), "replaying", progress)
     verdict = replay_trace(records, lambda: _server_core(run.description, recipe))
     if not weights or verdict.difference is not None:
         return Replay(verdict.records, verdict.nodes, verdict.difference)
@@ -137,10 +137,10 @@ def re_execute(
         raise ConfigError(f"{run.path}: a dry run has no weights")
     given = given or Given(code=NO_CODE)
     _check_given(run, recipe, given)
-    uses = count_uses(read_trace(run.trace))
+    uses = count_uses(read_trace(run.trace, gaps=False))
     with deterministic(recipe.threads):
         server, workshop = _workshop(run, recipe, given)
-        records = _counted(read_trace(run.trace), "executing the jobs again", progress)
+        records = _counted(read_trace(run.trace, gaps=False), "executing the jobs again", progress)
         ReExecution(workshop, uses).run(records)
         return server.export()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import Disconnected
 from fedoptima.core.types import SERVER
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
+from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
 from fedoptima.runtime.server.session import Session
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.trace.record import Record
@@ -77,8 +79,7 @@ def test_records_come_after_the_clock_was_read_and_never_from_the_future(
             stage.node.take_records(session, 0, [line(0.0)])
         read(session)
         stage.node.take_records(session, 0, [line(1e300)])
-        trace = stage.node.trace_of(NAME)
-        assert trace is not None
+        trace = stage.node.records.of(NAME).trace
         assert trace.last_at <= stage.node.clock()
         await stage.end()
 
@@ -105,3 +106,73 @@ def test_records_that_cannot_be_written_stay_with_the_device(
         await stage.end()
 
     asyncio.run(story())
+
+
+# ---- quotas --------------------------------------------------------------------------------------
+
+LINE = len(line(0.0))
+
+
+@pytest.mark.parametrize(
+    ("quota", "said"),
+    [
+        (RecordQuota(bytes_per_second=1e-9, burst=2 * LINE), "1e-15 MB a second"),
+        (RecordQuota(in_all=1.0), "1e-06 MB in all"),
+    ],
+)
+def test_records_beyond_a_quota_are_counted_and_left_out_and_one_note_says_so(
+    tmp_path: Path,
+    setup: ServerSetup,
+    caplog: pytest.LogCaptureFixture,
+    quota: RecordQuota,
+    said: str,
+) -> None:
+    """137 MB came in 8 s, and all of it was kept."""
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup, record_quota=quota)
+        session = stage.connect()
+        read(session)
+        for first in range(0, 30, 3):  # all are answered: the device need not send them again
+            assert stage.node.take_records(session, first, [line(0.0)] * 3) == first + 3
+        kept = stage.node.records.of(NAME)
+        assert (kept.trace.records, kept.left_out) == (0, 30)
+        await stage.end()
+
+    asyncio.run(story())
+    notes = [text for text in caplog.messages if "records" in text]
+    assert notes == [
+        next(text for text in notes if text.startswith(f"{NAME} records more than is kept")),
+        f"30 records of {NAME} were left out",
+    ]
+    assert said in notes[0]
+
+
+def test_a_device_that_was_away_for_hours_hands_all_its_records_over(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    """As many as a device keeps, at once."""
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = stage.connect()
+        read(session)
+        size = 4_000
+        for first in range(0, 200_000, size):
+            assert stage.node.take_records(session, first, [line(0.0)] * size) == first + size
+        kept = stage.node.records.of(NAME)
+        assert (kept.trace.records, kept.left_out) == (200_000, 0)
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_a_device_within_the_rate_is_never_cut_off(tmp_path: Path, setup: ServerSetup) -> None:
+    quota = RecordQuota(bytes_per_second=3 * LINE, burst=3 * LINE)
+    kept = DeviceRecords(tmp_path, quota, logging.getLogger())
+    for second in range(50):
+        taken = kept.take(NAME, 3 * second, [line(0.0)] * 3, lambda at: at, float(second))
+        assert len(taken) == 3
+    assert kept.of(NAME).left_out == 0
+    assert kept.take(NAME, 150, [line(0.0)] * 3, lambda at: at, 49.5) == []
+    assert kept.of(NAME).left_out == 3

@@ -15,7 +15,7 @@ from fedoptima.preprocess.probe import Probing
 from fedoptima.runtime.device.device_node import DeviceNode
 from fedoptima.runtime.timeouts import Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import CHUNK_BYTES, MAX_TEXT, Assembler
+from fedoptima.runtime.wire.codec import CHUNK_BYTES, Assembler
 from fedoptima.runtime.wire.frames import Chunk, Frame, frame_bytes
 from fedoptima.runtime.wire.outbox import LinkPace, Outbox
 
@@ -126,7 +126,7 @@ class DeviceLink:
 
     async def give_up(self, reason: str) -> None:
         """Tell the server why this device cannot take part; it would only see it come and go."""
-        self._outbox.put(Failed(reason[:MAX_TEXT]))
+        self._outbox.put(Failed(reason))
         try:
             async with asyncio.timeout(self._timeouts.farewell):
                 await self._hang_up()

@@ -24,7 +24,8 @@ class Telemetry:
         self._in_flight = False
 
     def observe(self, record: Record) -> None:
-        self._lines.append(record.to_line())
+        # An error may quote what is no text, and must get through.
+        self._lines.append(record.to_line().encode(errors="replace").decode())
         if len(self._lines) > _KEPT:  # those that follow move up: the server knows no gaps
             self._lines.popleft()
 

@@ -33,11 +33,11 @@ from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.node import Node
 from fedoptima.runtime.server.checkpoint import Restored, ServerProcess
 from fedoptima.runtime.server.checkpointer import Checkpointer
+from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
 from fedoptima.runtime.server.session import Refusal, Session
-from fedoptima.trace.device_trace import DeviceTrace
-from fedoptima.trace.run_folder import device_trace
+from fedoptima.trace.record import Record
 
-LinesObserver = Callable[[Sequence[str]], None]
+DeviceObserver = Callable[[Sequence[Record]], None]  # is given new records of one device
 
 
 class NetworkServerEngine(ComputeEngine, SavedEngine, Protocol):
@@ -60,18 +60,18 @@ class ServerNode(Node):
         run: str,
         incarnation: int,
         checkpointer: Checkpointer | None,
-        device_traces: Path | None,
+        device_traces: Path,
         log: logging.Logger,
+        record_quota: RecordQuota | None = None,
     ) -> None:
         super().__init__(SERVER, machine, engine, compute, clock, incarnation=incarnation, log=log)
         self.run = run  # its id: devices bring work along only into the run they worked for
         self.incarnation = incarnation
         self.sessions: dict[NodeId, Session] = {}
-        self.device_observers: list[LinesObserver] = []
+        self.device_observers: list[DeviceObserver] = []
         self._sessions_given = 0
         self._checkpointer = checkpointer
-        self._device_traces = device_traces
-        self._traces: dict[NodeId, DeviceTrace] = {}
+        self.records = DeviceRecords(device_traces, record_quota or RecordQuota(), log)
         self._evaluations: dict[int, Evaluate] = {}  # asked and not answered yet
         self._evaluator = ThreadPoolExecutor(
             1, thread_name_prefix="evaluation", initializer=prepare_thread
@@ -128,37 +128,22 @@ class ServerNode(Node):
 
     # ---- devices' own records ----------------------------------------------------------------
 
-    def trace_of(self, device: NodeId) -> DeviceTrace | None:
-        if self._device_traces is None:
-            return None
-        if device not in self._traces:
-            self._traces[device] = DeviceTrace(device_trace(self._device_traces, device))
-        return self._traces[device]
-
     def take_records(self, session: Session, first: int, lines: Sequence[str]) -> int:
-        """Put a device's records on disk, on the server's clock; says how many are there."""
-        trace = self.trace_of(session.device)
-        if trace is None:
-            return first + len(lines)
-        if self.sessions.get(session.device) is not session:
-            return trace.records  # its successor got this number, and counts from it
-        if first > trace.records or not session.clock.known:
-            raise ProtocolViolation(f"unexpected records, from number {first} on")
-        now = self.clock()
-        fresh = lines[trace.records - first :]
-        try:
-            stamped = trace.append_restamped(
-                # Whatever its clock says: what it reports has happened.
-                fresh,
-                session.device,
-                lambda theirs: min(session.clock.ours(theirs), now),
+        """Put a device's records on disk, on the server's clock; says how many need not come again.
+
+        From a session that was replaced none: its successor counts from what it was told.
+        """
+        device, clock, now = session.device, session.clock, self.clock()
+        if self.sessions.get(device) is session:
+            if not clock.known:
+                raise ProtocolViolation(f"unexpected records, from number {first} on")
+            # Whatever its clock says: what it reports has happened.
+            records = self.records.take(
+                device, first, lines, lambda theirs: min(clock.ours(theirs), now), now
             )
-        except OSError as error:  # the device keeps them, and sends them again
-            self.log.error("the records of %s cannot be kept: %s", session.device, error)
-            return trace.records
-        for observe in self.device_observers:
-            observe(stamped)
-        return trace.records
+            for observe in self.device_observers:
+                observe(records)
+        return self.records.taken(device)
 
     # ---- evaluation --------------------------------------------------------------------------
 
@@ -248,6 +233,7 @@ class ServerNode(Node):
     async def shut_down(self) -> None:
         """After the end: what is on its way to the disk gets there."""
         self.close()
+        self.records.close()
         if self._checkpointer is not None:
             await self._checkpointer.close()
         self._evaluator.shutdown(wait=False, cancel_futures=True)

@@ -134,12 +134,11 @@ class ServerStreams:
             device, self._node.next_session(hello.last_session), hello, _peer(context)
         )
         session.receive_with(limit=self._limit, pinned=self._pinned)
-        trace = self._node.trace_of(device)
         welcome = wire.Welcome(
             run=self._node.run,
             session=session.number,
             recipe=self._recipe,
-            records=trace.records if trace else 0,
+            records=self._node.records.taken(device),
         )
         session.outbox.put_frame(wire.Frame(welcome=welcome))
         session.ping(self._node.clock())

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedoptima.core import messages as core
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.messages import Message
+from fedoptima.core.text import MOST_TEXT
 from fedoptima.core.types import Payload
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.frames import Chunk, Frame
@@ -193,7 +194,7 @@ def _check(message: Message) -> None:
             fine = len(plan) <= MAX_TEXT and iterations >= 1
             fine &= _is_identifier(program.kind) and program.micro_batches >= 0
         case core.Failed(text) | core.Stop(text):
-            fine = len(text) <= MAX_TEXT
+            fine = len(text) <= MOST_TEXT
         case core.TurnOn() | core.HandIn():
             fine = True
         case _:

@@ -1,0 +1,113 @@
+"""What devices record themselves, on its way to the server's disk: checked, and within a quota."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.types import NodeId
+from fedoptima.trace.device_trace import DeviceTrace
+from fedoptima.trace.record import Record
+from fedoptima.trace.run_folder import device_trace
+
+_MB: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuota:
+    """What is kept of one device's records; what goes beyond is counted and left out.
+
+    A device sends at most 1 MiB a second, and has tens of MB at most to hand over after an absence.
+    """
+
+    bytes_per_second: float = 2 * _MB  # of text, in the long run
+    burst: float = 64 * _MB  # of text, at once
+    in_all: float = 256 * _MB  # on disk, compressed
+
+
+class _Kept:
+    """One device's records, through all its sessions."""
+
+    def __init__(self, trace: DeviceTrace, quota: RecordQuota) -> None:
+        self.trace = trace
+        self.left_out = 0
+        self._quota = quota
+        self._room = quota.burst
+        self._at = 0.0
+
+    @property
+    def taken(self) -> int:
+        return self.trace.records + self.left_out
+
+    def has_room_for(self, nbytes: int, now: float) -> bool:
+        quota = self._quota
+        self._room = min(quota.burst, self._room + (now - self._at) * quota.bytes_per_second)
+        self._at = now
+        if nbytes > self._room or self.trace.nbytes >= quota.in_all:
+            return False
+        self._room -= nbytes
+        return True
+
+
+class DeviceRecords:
+    def __init__(self, folder: Path, quota: RecordQuota, log: logging.Logger) -> None:
+        self._folder = folder
+        self._quota = quota
+        self._log = log
+        self._kept: dict[NodeId, _Kept] = {}
+
+    def of(self, device: NodeId) -> _Kept:
+        if device not in self._kept:
+            trace = DeviceTrace(device_trace(self._folder, device))
+            self._kept[device] = _Kept(trace, self._quota)
+        return self._kept[device]
+
+    def taken(self, device: NodeId) -> int:
+        """How many of them need not be sent again."""
+        return self.of(device).taken
+
+    def take(
+        self,
+        device: NodeId,
+        first: int,
+        lines: Sequence[str],
+        ours: Callable[[float], float],
+        now: float,
+    ) -> list[Record]:
+        """Put records on disk, on the server's clock; returns those that are new there.
+
+        ``first``: the number of the first line. ``ours``: a time on the device's clock, on ours.
+        """
+        kept = self.of(device)
+        if first > kept.taken:
+            raise ProtocolViolation(f"unexpected records, from number {first} on")
+        fresh = lines[kept.taken - first :]
+        if not kept.has_room_for(sum(map(len, fresh)), now):
+            self._leave_out(device, kept, len(fresh))
+            return []
+        try:
+            return kept.trace.append_restamped(fresh, device, ours)
+        except OSError as error:  # the device keeps them, and sends them again
+            self._log.error("the records of %s cannot be kept: %s", device, error)
+            return []
+
+    def _leave_out(self, device: NodeId, kept: _Kept, count: int) -> None:
+        if not kept.left_out and count:
+            quota = self._quota
+            self._log.warning(
+                "%s records more than is kept (%g MB a second, %g MB in all): the rest is left out",
+                device,
+                quota.bytes_per_second / _MB,
+                quota.in_all / _MB,
+            )
+        kept.left_out += count
+
+    def close(self) -> None:
+        """At the end of the run: what was left out, by device."""
+        for device, kept in self._kept.items():
+            if kept.left_out:
+                self._log.warning("%d records of %s were left out", kept.left_out, device)
