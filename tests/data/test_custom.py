@@ -55,11 +55,20 @@ def test_square_images_and_token_ids_are_recognised():
     assert text.prepare(ids).dtype == torch.int64
 
 
-def test_a_map_style_dataset_is_read_once_into_tensors():
-    items = Items([(np.full(3, i, np.float32), i % 2) for i in range(5)])
-    dataset = as_dataset(items, TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1])))
-    assert dataset.train.inputs[:, 0].tolist() == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_map_style_dataset_becomes_numbered_samples(cache: bool):
+    items = Items([(np.full(3, i, np.float64), i % 2) for i in range(5)])
+    test = TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1]))
+    dataset = as_dataset(items, test, cache=cache)
     assert dataset.train.labels.tolist() == [0, 1, 0, 1, 0]
+    assert dataset.train.read().inputs[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert dataset.train.read().inputs.dtype == torch.float32
+
+
+def test_a_map_style_dataset_of_token_ids_is_recognised():
+    items = Items([(torch.tensor([1, 5, 0]), 0), (torch.tensor([2, 0, 0]), 1)])
+    text = as_dataset(items, (torch.tensor([[6, 1, 1]]), Y[:1]))
+    assert (text.kind, text.facts) == ("text", {"vocabulary": 7, "length": 3, "classes": 2})
 
 
 def test_a_dataset_is_given_back_as_it_is():
@@ -87,7 +96,7 @@ def test_a_dataset_is_given_back_as_it_is():
         (Items([(X[0], 0), {"x": 1}]), "item 1 is dict, not a pair"),
         (Items([(X[0], 0), (X[0], [1, 2])]), r"label of item 1 has shape \(2,\)"),
         (Items([(object(), 0)]), "item 0 is object; turn it into a tensor"),
-        (Items([(X[0], 0.5)]), "labels are torch.float"),
+        (Items([(X[0], 0.5)]), "label of item 0 is torch.float"),
     ],
 )
 def test_wrong_data_says_what_is_wrong(train: object, message: str):

@@ -78,6 +78,9 @@ class DataConfig(Named):
     # The paper describes no validation set, so the default is its practice: the test set.
     validation: Annotated[Literal["test"] | float, BeforeValidator(_test_or_share)] = "test"
     augment: bool = True
+    # Items of a map-style dataset: drawn once and kept, or drawn whenever they are used.
+    cache: bool = False
+    workers: int = Field(default=0, ge=0, le=64)  # processes that draw them; 0: the training one
 
 
 class OptimizerConfig(Strict):

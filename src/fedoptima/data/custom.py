@@ -1,15 +1,15 @@
 """The user's own data: tensors, numpy arrays or a map-style torch Dataset, as one Dataset.
 
+Data that are in memory already stay there; items of a map-style Dataset are drawn (`data.items`).
 The model gets what the user gives, with three conversions: float64 becomes float32 (the default of
 numpy, but not of models), bytes become floats in 0..1, integer tokens become int64.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import (
@@ -18,12 +18,15 @@ from fedoptima.data.dataset import (
     Kind,
     Normalise,
     Prepare,
+    Samples,
     Split,
     as_given,
     image_facts,
     text_facts,
     token_ids,
 )
+from fedoptima.data.items import read_all, survey
+from fedoptima.data.tensors import as_inputs, as_labels
 
 _WAYS = "give (inputs, labels) as tensors or numpy arrays, or a map-style torch Dataset of (x, y)"
 
@@ -36,8 +39,13 @@ def as_dataset(
     classes: int | None = None,
     prepare: Prepare | None = None,
     augment: Augment | None = None,
+    cache: bool = False,
 ) -> Dataset:
-    """A checked Dataset of the user's training and test data; a Dataset is returned unchanged."""
+    """A checked Dataset of the user's training and test data; a Dataset is returned unchanged.
+
+    Training items of a map-style dataset are drawn each time they are used, unless ``cache`` asks
+    for one draw that is kept in memory. Test items always are: all evaluations see the same.
+    """
     if isinstance(train, Dataset):
         if test is not None:
             raise ConfigError(
@@ -46,10 +54,12 @@ def as_dataset(
         return train.check()
     if test is None:
         raise ConfigError(f"{name}: no test data; {_WAYS} as test too")
-    train_split, test_split = _split(train, f"{name}, train"), _split(test, f"{name}, test")
-    largest = max((int(s.labels.max()) for s in (train_split, test_split) if len(s)), default=0)
+    train_split = _samples(train, f"{name}, train", cache=cache)
+    test_split = _samples(test, f"{name}, test", cache=True).read()
+    labels = (train_split.labels, test_split.labels)
+    largest = max((int(part.max()) for part in labels if len(part)), default=0)
     classes = classes if classes is not None else largest + 1
-    kind, facts, usual_prepare = _describe(train_split.inputs, test_split.inputs, classes)
+    kind, facts, usual_prepare = _describe(train_split, test_split, classes)
     return Dataset(
         name=name,
         kind=kind,
@@ -62,83 +72,47 @@ def as_dataset(
     ).check()
 
 
-def _describe(train: Tensor, test: Tensor, classes: int) -> tuple[Kind, dict[str, int], Prepare]:
-    prepare = Normalise() if train.dtype == torch.uint8 and train.dim() == 4 else as_given
-    if train.dim() == 4 and train.shape[2] == train.shape[3]:
-        return "image", image_facts(train, classes), prepare
-    if train.dim() == 2 and train.dtype in (torch.int32, torch.int64):
-        ends = [end for part in (train, test) if part.numel() for end in part.aminmax()]
-        if ends and min(ends) < 0:
-            raise ConfigError(f"token ids go down to {int(min(ends))}; 0 is the padding, the least")
-        return "text", text_facts(train, 1 + int(max(ends, default=0)), classes), token_ids
+def _describe(train: Samples, test: Split, classes: int) -> tuple[Kind, dict[str, int], Prepare]:
+    example = train.example
+    prepare = Normalise() if example.dtype == torch.uint8 and example.dim() == 4 else as_given
+    if example.dim() == 4 and example.shape[2] == example.shape[3]:
+        return "image", image_facts(example, classes), prepare
+    if example.dim() == 2 and example.dtype in (torch.int32, torch.int64):
+        (low, high), (test_low, test_high) = train.extent, test.extent
+        least = int(min(low, test_low))
+        if least < 0:
+            raise ConfigError(f"token ids go down to {least}; 0 is the padding, the least")
+        return "text", text_facts(example, 1 + int(max(high, test_high)), classes), token_ids
     return "custom", {"classes": classes}, prepare
 
 
-def _split(data: object, where: str) -> Split:
+def _samples(data: object, where: str, *, cache: bool) -> Samples:
     if isinstance(data, Split):
         return data
     if isinstance(data, tuple | list) and len(data) == 2:
-        return Split(_inputs(data[0], where), _labels(data[1], where))
+        return _pair(data[0], data[1], where)
     if isinstance(data, IterableDataset):
         raise ConfigError(f"{where}: an IterableDataset has no sample numbers to divide; {_WAYS}")
+    in_memory = _tensors_of(data)
+    if in_memory is not None:
+        return _pair(*in_memory, where)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return _read_items(data, len(data), where)
+        # Nothing in a list is left to chance.
+        return read_all(data, where) if cache or type(data) is list else survey(data, where)
     raise ConfigError(f"{where}: cannot use {type(data).__name__} as data; {_WAYS}")
 
 
-def _read_items(data: object, count: int, where: str) -> Split:
-    inputs: list[Tensor] = []
-    labels: list[Tensor] = []
-    for index in range(count):
-        item = data[index]  # type: ignore[index]
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ConfigError(f"{where}: item {index} is {type(item).__name__}, not a pair (x, y)")
-        x, y = (
-            _tensor(item[0], f"{where}: item {index}"),
-            _tensor(item[1], f"{where}: label {index}"),
-        )
-        if inputs and (x.shape != inputs[0].shape or x.dtype != inputs[0].dtype):
-            raise ConfigError(
-                f"{where}: item {index} is {tuple(x.shape)} {x.dtype}, the items before it are "
-                f"{tuple(inputs[0].shape)} {inputs[0].dtype}; all must be alike: resize or pad them"
-            )
-        if y.dim() != 0:
-            raise ConfigError(
-                f"{where}: the label of item {index} has shape {tuple(y.shape)}; "
-                "give one integer class number"
-            )
-        inputs.append(x)
-        labels.append(y)
-    if not inputs:
-        raise ConfigError(f"{where}: is empty; give at least one sample")
-    return Split(_inputs(torch.stack(inputs), where), _labels(torch.stack(labels), where))
+def _pair(inputs: object, labels: object, where: str) -> Split:
+    return Split(as_inputs(inputs, where), as_labels(labels, where))
 
 
-def _inputs(value: object, where: str) -> Tensor:
-    inputs = _tensor(value, f"{where}: inputs")
-    if inputs.dim() == 0:
-        raise ConfigError(f"{where}: inputs are a single number; the first dimension is the sample")
-    return inputs.to(torch.float32) if inputs.dtype == torch.float64 else inputs
-
-
-def _labels(value: object, where: str) -> Tensor:
-    labels = _tensor(value, f"{where}: labels")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ConfigError(
-            f"{where}: labels are {labels.dtype}; give integer class numbers, 0 to classes - 1"
-        )
-    return labels.to(torch.int64)
-
-
-def _tensor(value: object, where: str) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach()
-    if not isinstance(value, np.ndarray | np.generic | int | float | list | tuple):
-        raise ConfigError(
-            f"{where} is {type(value).__name__}; turn it into a tensor or a numpy array first"
-        )
-    try:
-        # A copy: a later write to the user's array must not change the data of a run.
-        return torch.from_numpy(np.array(value))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where} cannot become a tensor: {error}") from error
+def _tensors_of(data: object) -> tuple[Tensor, Tensor] | None:
+    """Inputs and labels of a TensorDataset or a part of one, which are in memory already."""
+    if type(data) is TensorDataset and len(data.tensors) == 2:
+        inputs, labels = data.tensors
+        return inputs, labels
+    if type(data) is Subset:
+        whole = _tensors_of(data.dataset)
+        rows = torch.as_tensor(list(data.indices), dtype=torch.int64)
+        return (whole[0][rows], whole[1][rows]) if whole is not None else None
+    return None

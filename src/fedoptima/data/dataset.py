@@ -1,7 +1,8 @@
-"""What every other module knows about data: two splits of raw tensors and how a batch is prepared.
+"""What every other module knows about data: two splits of samples and how a batch is prepared.
 
 Raw tensors stay small (uint8 images, int32 token ids) and are moved to a device once; they become
-float batches only when they are used. A split is never written to after it is made.
+float batches only when they are used. A split is never written to after it is made. Training
+samples may also be drawn one by one from the user's own dataset (`data.items`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.data.finite import check_inputs, rows_in_words
 from fedoptima.data.vocabulary import Vocabulary
 
 Kind = Literal["image", "text", "custom"]
@@ -22,15 +24,75 @@ Prepare = Callable[[Tensor], Tensor]
 Augment = Callable[[Tensor, int], Tensor]
 
 
+class Samples(Protocol):
+    """Training samples in a fixed order, in memory or drawn when they are used."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def example(self) -> Tensor:
+        """One input, as a batch."""
+        ...
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """The least and the greatest value in any input."""
+        ...
+
+    @property
+    def index_device(self) -> torch.device:
+        """Where row numbers have to be."""
+        ...
+
+    @property
+    def in_advance(self) -> bool:
+        """Is the drawing of a batch ordered before it is needed?"""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Tensor) -> Samples: ...
+
+    def to(self, device: torch.device | str) -> Samples: ...
+
+    def with_workers(self, count: int) -> Samples: ...
+
+    def read(self) -> Split:
+        """All of them in memory."""
+        ...
+
+    def order(self, rows: Tensor, *, seed: int, epoch: int) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Inputs and labels of these rows, when called."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples in a fixed order: ``inputs[i]`` belongs to ``labels[i]``."""
+    """Samples in memory: ``inputs[i]`` belongs to ``labels[i]``."""
 
     inputs: Tensor
     labels: Tensor
 
+    in_advance = False
+
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def example(self) -> Tensor:
+        return self.inputs[:1]
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        if not self.inputs.numel():
+            return 0.0, 0.0
+        low, high = self.inputs.aminmax()
+        return float(low), float(high)
+
+    @property
+    def index_device(self) -> torch.device:
+        return self.inputs.device
 
     def take(self, rows: Tensor) -> Split:
         return Split(self.inputs[rows], self.labels[rows])
@@ -38,12 +100,23 @@ class Split:
     def to(self, device: torch.device | str) -> Split:
         return Split(self.inputs.to(device), self.labels.to(device))
 
+    def with_workers(self, count: int) -> Split:
+        return self  # there is nothing to draw
+
+    def read(self) -> Split:
+        return self
+
+    def order(
+        self, rows: Tensor, *, seed: int = 0, epoch: int = 0
+    ) -> Callable[[], tuple[Tensor, Tensor]]:
+        return lambda: (self.inputs.index_select(0, rows), self.labels.index_select(0, rows))
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     name: str
     kind: Kind
-    train: Split
+    train: Samples
     test: Split
     classes: int
     facts: Mapping[str, int]  # what a model's builder needs to know about the data
@@ -55,11 +128,20 @@ class Dataset:
         """The same data with its tensors on ``device``, so that no batch is copied there later."""
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
+    def cached(self) -> Dataset:
+        """The same with one draw of every training sample, kept in memory."""
+        return replace(self, train=self.train.read())
+
+    def with_workers(self, count: int) -> Dataset:
+        """The same, with processes that draw training samples; none for samples in memory."""
+        return replace(self, train=self.train.with_workers(count))
+
     def check(self) -> Dataset:
-        """Returns itself if every label is valid; called once, where data enters the program."""
-        for part, split in (("training", self.train), ("test", self.test)):
+        """Returns itself if every sample is valid; called once, where data enters the program."""
+        parts: tuple[tuple[str, Samples], ...] = (("training", self.train), ("test", self.test))
+        for part, split in parts:
             where = f"data set {self.name!r}, {part} part"
-            if len(split.inputs) != len(split.labels):
+            if isinstance(split, Split) and len(split.inputs) != len(split.labels):
                 raise ConfigError(
                     f"{where}: {len(split.inputs)} inputs but {len(split.labels)} labels; "
                     "every input needs exactly one label"
@@ -73,15 +155,19 @@ class Dataset:
                 raise ConfigError(f"{where}: is empty; give at least one sample")
             low, high = int(split.labels.min()), int(split.labels.max())
             if low < 0 or high >= self.classes:
+                outside = (split.labels < 0) | (split.labels >= self.classes)
                 raise ConfigError(
                     f"{where}: labels run from {low} to {high}, but {self.classes} classes are "
-                    f"numbered 0 to {self.classes - 1}; renumber the labels or set classes"
+                    f"numbered 0 to {self.classes - 1}; renumber the labels or set classes (see "
+                    f"{rows_in_words(outside.nonzero().flatten().tolist())})"
                 )
-        if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
+            if isinstance(split, Split):
+                check_inputs(split.inputs, where)
+        if self.train.example.shape[1:] != self.test.example.shape[1:]:
             raise ConfigError(
                 f"data set {self.name!r}: training samples have shape "
-                f"{tuple(self.train.inputs.shape[1:])}, test samples "
-                f"{tuple(self.test.inputs.shape[1:])}; both must be the same"
+                f"{tuple(self.train.example.shape[1:])}, test samples "
+                f"{tuple(self.test.example.shape[1:])}; both must be the same"
             )
         return self
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset, Split
+from fedoptima.data.finite import class_numbers, rows_in_words
 from fedoptima.data.images import ImageSource
 from fedoptima.data.layouts import Layout, Part, ReadingProgress, reading
 
@@ -73,9 +74,13 @@ def _table(path: Path) -> DigitRows:
 
 
 def _part(pixels: NDArray[np.float64], labels: NDArray[np.number], part: Part) -> Split:
-    classes = np.asarray(labels, dtype=np.int64)
-    if not 0 <= pixels.min() <= pixels.max() <= 16:
-        raise ConfigError("digits: pixel values are not in 0..16; the file is damaged")
+    outside = np.flatnonzero(~((pixels >= 0) & (pixels <= 16)).all(axis=1))
+    if len(outside):
+        raise ConfigError(
+            f"digits: pixel values are not in 0..16 in {rows_in_words(outside.tolist())}; the "
+            "file is damaged"
+        )
+    classes = class_numbers(labels.tolist(), "digits").numpy()
     test = np.zeros(len(classes), dtype=bool)
     for label in np.unique(classes):
         test[np.flatnonzero(classes == label)[_TEST_EVERY - 1 :: _TEST_EVERY]] = True

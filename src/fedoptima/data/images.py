@@ -20,6 +20,7 @@ from torch import Tensor
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.cache import Tensors, cached
 from fedoptima.data.dataset import Augment, Dataset, Kind, Normalise, Split, image_facts, stand_in
+from fedoptima.data.finite import class_numbers
 from fedoptima.data.layouts import Found, Layout, Part, ReadingProgress, Source, extra, reading
 from fedoptima.data.parquet import columns
 
@@ -94,7 +95,7 @@ def _read_parquet(mode: Mode, folder: Path, part: Part, progress: ReadingProgres
         inputs.append(decode(encoded, mode, progress))
         labels.extend(shard_labels)
     with reading(folder):
-        return Split(torch.cat(inputs), torch.tensor(labels, dtype=torch.int64))
+        return Split(torch.cat(inputs), class_numbers(labels, str(folder)))
 
 
 def _file_in(image: object, path: Path) -> io.BytesIO:

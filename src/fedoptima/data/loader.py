@@ -5,6 +5,8 @@ So a step gives the same result when computed later, again after a restore, or w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -47,6 +49,7 @@ class Loader:
         self._node = node
         self._epoch = -1
         self._order = self._rows
+        self._ahead: tuple[int, Callable[[], tuple[Tensor, Tensor]]] | None = None
 
     @property
     def samples(self) -> int:
@@ -59,19 +62,26 @@ class Loader:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """The prepared inputs and the labels of a step, on the device where the data set is."""
+        ordered = self._ahead
+        draw = ordered[1] if ordered and ordered[0] == step else self._ordered(step)
+        inputs, labels = draw()
+        if self._split.in_advance:
+            self._ahead = (step + 1, self._ordered(step + 1))
+        if self._augment is not None:
+            inputs = self._augment(inputs, derive(self._seed, self._node, "augment", step))
+        return self._prepare(inputs), labels
+
+    def _ordered(self, step: int) -> Callable[[], tuple[Tensor, Tensor]]:
         epoch, position = divmod(step, self.per_epoch)
         start = position * self._batch_size
         rows = self._order_of(epoch)[start : start + self._batch_size]
-        inputs = self._split.inputs.index_select(0, rows)
-        if self._augment is not None:
-            inputs = self._augment(inputs, derive(self._seed, self._node, "augment", step))
-        return self._prepare(inputs), self._split.labels.index_select(0, rows)
+        return self._split.order(rows, seed=self._seed, epoch=epoch)
 
     def _order_of(self, epoch: int) -> Tensor:
         if epoch != self._epoch:
             seed = derive(self._seed, self._node, "order", epoch)
             order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(seed))
             # Moved as a whole: a batch's rows are then a slice, without a copy for each step.
-            self._order = self._rows[order].to(self._split.inputs.device)
+            self._order = self._rows[order].to(self._split.index_device)
             self._epoch = epoch
         return self._order

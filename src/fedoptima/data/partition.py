@@ -190,4 +190,5 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Split]
     keep, take = (
         torch.nonzero(mask).flatten().to(dataset.train.labels.device) for mask in (~held, held)
     )
-    return replace(dataset, train=dataset.train.take(keep)), dataset.train.take(take)
+    held_out = dataset.train.take(take).read()  # every evaluation sees the same
+    return replace(dataset, train=dataset.train.take(keep)), held_out

@@ -47,8 +47,10 @@ class Task:
 
     def _inputs(self, count: int) -> Tensor:
         """That many samples as the model takes them, on the CPU; the first ones, repeated."""
-        split = self.dataset.train.inputs
-        return self.dataset.prepare(split[torch.arange(count) % len(split)].cpu())
+        train = self.dataset.train
+        rows = (torch.arange(count) % len(train)).to(train.index_device)
+        inputs, _ = train.order(rows, seed=self.planning.seed, epoch=0)()
+        return self.dataset.prepare(inputs.cpu())
 
     def measure_speed(
         self, seconds_budget: float = 0.5, batch: int = 16, *, clock: Clock = time.perf_counter

@@ -38,7 +38,7 @@ class Given:
 
 def given_data(train: object, test: object, data: object) -> Dataset | None:
     if isinstance(data, Dataset):
-        return data
+        return data.check()
     if train is None:
         if test is not None:
             raise ConfigError("test=... needs train=... as well")
@@ -55,4 +55,4 @@ def given_data(train: object, test: object, data: object) -> Dataset | None:
         )
     if classes is not None and (not isinstance(classes, int) or classes < 1):
         raise ConfigError(f"data.classes = {classes!r}: must be a whole number of at least 1")
-    return as_dataset(train, test, classes=classes)
+    return as_dataset(train, test, classes=classes, cache=options.get("cache") is True)

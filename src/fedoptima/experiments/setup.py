@@ -82,6 +82,9 @@ def prepare_run(
         progress=progress,
         **recipe.data.options,
     )
+    if not dry:
+        dataset = dataset.cached() if recipe.data.cache else dataset
+        dataset = dataset.with_workers(recipe.data.workers)
     validation = dataset.test
     if recipe.data.validation != "test":
         dataset, validation = hold_out(dataset, recipe.data.validation, recipe.seed)
