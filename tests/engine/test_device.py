@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedoptima.config.schema import ScheduleConfig
@@ -164,9 +165,9 @@ def test_the_model_given_is_never_trained_itself() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_ends_the_round_and_names_the_learning_rate(value: float) -> None:
-    inputs, labels = samples()
-    inputs[:] = value
-    bench = Bench(dense_model(), (inputs, labels), training=ServerTraining.NONE, auxiliary="none")
+    model = dense_model()
+    nn.init.constant_(model[1][2].bias, value)
+    bench = Bench(model, samples(), training=ServerTraining.NONE, auxiliary="none")
     bench.at("d", FullStep(0))
     with pytest.raises(TrainingDiverged, match=r"loss of d .*learning rate 0\.1.*clip_norm"):
         bench.at("d", ExportModel())
