@@ -11,7 +11,7 @@ from fedoptima.analysis.balance import Contribution
 from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
-from fedoptima.core.effects import Halt
+from fedoptima.core.effects import Halt, Note
 from fedoptima.core.types import SERVER, NodeId
 from tests.reporting.views import (
     FAST,
@@ -242,3 +242,9 @@ def test_work_that_is_an_estimate_is_named_with_its_formula() -> None:
         f"The work of {first.name} is an estimate: aten::embedding cannot be counted, and costs "
         "one FLOP for each element written."
     )
+
+
+def test_what_a_device_said_of_itself_and_was_not_used_is_said() -> None:
+    doubted = replace(view(), doubts=(Note("not planned for", SLOW, "it claims 1 FLOP/s"),))
+    assert said(words.doubts, doubted) == "slow: not planned for: it claims 1 FLOP/s."
+    assert said(words.doubts, view()) == ""

@@ -7,7 +7,7 @@ from fedoptima.core.membership import Roster
 from fedoptima.core.messages import Join
 from fedoptima.core.types import NodeId, PayloadId
 
-A = NodeId("a")
+A, B = NodeId("a"), NodeId("b")
 
 
 def roster(samples: int = 8) -> Roster:
@@ -20,14 +20,17 @@ def roster(samples: int = 8) -> Roster:
 def test_a_device_that_returns_with_other_samples_counts_with_those() -> None:
     people = roster(8)
     people.add(A, Join(1, 5, 1.0, 1.0))
-    assert people.total_samples == 5
+    assert people.shares.total == 5
     people.check()
 
 
-def test_samples_of_a_device_that_is_away_still_count() -> None:
+def test_samples_of_a_device_that_left_are_part_of_no_epoch() -> None:
     people = roster(8)
-    del people.members[A], people.sessions[A]
-    assert people.total_samples == 8
+    people.sessions[B] = 1
+    people.add(B, Join(0, 10**9, 1.0, 1.0))
+    people.remove(B)
+    assert people.shares.total == 8
+    assert people.known == 2
     people.check()
 
 
@@ -56,6 +59,6 @@ def test_a_device_cannot_owe_an_update_and_be_owed_a_model() -> None:
 
 def test_samples_that_do_not_add_up_are_noticed() -> None:
     people = roster()
-    people.total_samples += 1
+    people.shares._sum += 1
     with pytest.raises(InvariantBroken, match="add up"):
         people.check()

@@ -38,8 +38,8 @@ def test_rounds_go_on_when_everybody_has_left() -> None:
 
 def test_an_epoch_is_as_many_samples_as_all_devices_hold() -> None:
     counted = progress()
-    counted.trained(50, 200)
-    counted.trained(250, 200)
+    counted.trained(50 / 200)
+    counted.trained(250 / 200)
     assert counted.epochs == 1.5
 
 
@@ -47,7 +47,7 @@ def test_an_evaluation_is_due_once_per_interval_however_far_a_step_goes() -> Non
     counted = progress(every=0.5)
     due = []
     for samples in (10, 30, 20, 150, 0, 40):
-        counted.trained(samples, 100)
+        counted.trained(samples / 100)
         due.append(counted.evaluation_due())
     assert due == [False, False, True, True, False, True]
 
@@ -56,7 +56,7 @@ def test_ten_tenths_are_an_epoch() -> None:
     counted = progress()
     due = []
     for _ in range(10):
-        counted.trained(1, 10)
+        counted.trained(1 / 10)
         due.append(counted.evaluation_due())
     assert due == [False] * 9 + [True]
 
@@ -64,9 +64,9 @@ def test_ten_tenths_are_an_epoch() -> None:
 def test_an_answer_is_judged_by_the_epoch_in_which_it_was_asked_for() -> None:
     counted = progress(rule=StopRule(patience=1.0))
     first = counted.evaluate(version=0).index
-    counted.trained(100, 100)
+    counted.trained(100 / 100)
     second = counted.evaluate(version=1).index
-    counted.trained(500, 100)
+    counted.trained(500 / 100)
     counted.answered(first, {"accuracy": 0.5})
     assert counted.closing is None
     assert counted.waiting
@@ -84,7 +84,7 @@ def test_the_share_of_a_time_budget_counts_from_the_beginning() -> None:
 def rounds_until_spent(epochs: float, samples_a_round: int, *, closes_round: bool = True) -> int:
     counted = progress(rule=StopRule(epochs=epochs), members=1)
     while counted.spent() is None:
-        counted.trained(samples_a_round, 1000)
+        counted.trained(samples_a_round / 1000)
         counted.merged(1, closes_round=closes_round, members=1)
     return counted.rounds
 
@@ -109,9 +109,9 @@ def test_a_budget_in_epochs_is_spent_in_full_without_a_barrier() -> None:
 def test_a_small_round_of_a_barrier_is_no_reason_to_stop_early() -> None:
     counted = progress(rule=StopRule(epochs=1))
     for _ in range(9):  # most devices have left
-        counted.trained(100, 1000)
+        counted.trained(100 / 1000)
         counted.merged(1, closes_round=True, members=1)
         assert counted.spent() is None
-    counted.trained(100, 1000)
+    counted.trained(100 / 1000)
     counted.merged(1, closes_round=True, members=1)
     assert counted.spent() is not None

@@ -118,7 +118,8 @@ def test_a_refused_update_is_no_part_of_an_epoch() -> None:
 
 def test_a_run_in_which_no_update_is_accepted_any_more_fails_and_names_the_limit() -> None:
     names = [f"d{number}" for number in range(5)]
-    bench = running_server(fedasync(Options(max_delay=0)), *names)  # 40 samples together
+    bench = running_server(fedasync(Options(max_delay=0)), *names, iterations=10)
+    # 40 samples together
     spend(bench, "d0", 0)
     for name in names[1:4]:
         bench.says(name, update(f"{name}/0/1", version=0, trained=39))
@@ -131,7 +132,7 @@ def test_a_run_in_which_no_update_is_accepted_any_more_fails_and_names_the_limit
 
 
 def test_an_accepted_update_ends_a_row_of_refused_ones() -> None:
-    bench = running_server(fedasync(Options(max_delay=0)), "a", "b")
+    bench = running_server(fedasync(Options(max_delay=0)), "a", "b", iterations=6)
     spend(bench, "a", 0)
     for version in range(1, 5):
         bench.says("b", update(f"b/0/{version}", version=version - 1, trained=24))
@@ -140,7 +141,7 @@ def test_an_accepted_update_ends_a_row_of_refused_ones() -> None:
 
 
 def test_updates_of_a_history_that_is_gone_do_not_fail_the_run() -> None:
-    bench = running_server(fedasync(), "a", "b")  # went back to an older checkpoint
+    bench = running_server(fedasync(), "a", "b", iterations=20)  # went back to an older checkpoint
     for name in ("a", "b"):
         bench.says(name, update(f"{name}/0/9", version=7, trained=80))
     assert bench.server.progress.closing is None

@@ -170,3 +170,13 @@ def test_a_prediction_can_be_written_as_json() -> None:
     prediction = predict(experiment())
     plain = json.loads(prediction.to_json())
     assert plain["batches_per_second"] == prediction.batches_per_second
+
+
+def test_a_device_that_is_not_planned_for_is_named_and_changes_no_plan() -> None:
+    usual: list[Options] = [{"name": "usual", "count": 3, "gflops": 0.1, "mbps": 9.0}]
+    liar: Options = {"name": "liar", "gflops": 0.1, "mbps": 0.0001}
+    alone, joined = experiment(fleet=devices(*usual)), experiment(fleet=devices(*usual, liar))
+    assert joined.plan() == alone.plan()
+    assert not any("not planned for" in text for text in predict(alone).warnings)
+    (warning,) = [text for text in predict(joined).warnings if "not planned for" in text]
+    assert "liar: bytes_per_second = 12.5 is not within a factor of 10 of" in warning

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedoptima.config.fleet import FleetConfig
 from fedoptima.config.load import load_recipe
 from fedoptima.core.method import ServerTraining
+from fedoptima.core.ranges import unusual_speeds
 from fedoptima.models.registry import build_model
 from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.split import DeviceSpeed
-from fedoptima.sim.fleet import build_fleet
+from fedoptima.sim.fleet import build_fleet, presets
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CIFAR10 = {"channels": 3, "image_size": 32, "classes": 10}
@@ -54,3 +56,15 @@ def test_a_paper_workload_keeps_its_split_and_its_auxiliary_network(
 
     assert plan.auxiliary_profile is not None
     assert (plan.split, plan.auxiliary_profile.parameters) == (split, parameters)
+
+
+def test_every_recipe_and_every_fleet_is_planned_for_as_a_whole() -> None:
+    """What is left out of planning is left out of none of them: each chooses what it did before."""
+    described = [load_recipe(path).fleet for path in sorted(RECIPES.glob("*.toml"))]
+    described += [FleetConfig(preset=name) for name in presets()]
+    fleets = [build_fleet(config, 0) for config in described if config is not None]
+    assert len(fleets) >= 9
+    for fleet in fleets:
+        nodes = fleet.devices.items()
+        speeds = {name: DeviceSpeed(spec.flops_per_second, spec.up) for name, spec in nodes}
+        assert unusual_speeds(speeds) == {}

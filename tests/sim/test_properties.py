@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedoptima.core.effects import Run
 from fedoptima.core.events import Disconnected, Event, Received
+from fedoptima.core.jobs import Merge
 from fedoptima.core.messages import (
     ActivationBatch,
     Assignment,
@@ -28,6 +30,7 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.serialization import freeze
+from fedoptima.core.shares import Shares
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.sim.faults import Change
@@ -149,15 +152,22 @@ _TO_DEVICE: tuple[Message, ...] = (
 def test_an_update_that_is_handed_in_twice_counts_once(description: Description) -> None:
     world = World(description)
     world.run()
-    held: dict[NodeId, int] = {}
-    shares: dict[PayloadId, float] = {}  # of an epoch; at most this, as the fleet only grows
+    shares, trained, epochs = Shares(), dict[PayloadId, int](), 0.0
     for record in world.records:
+        if record.node != SERVER:
+            continue
         match record.event:
             case Received(device, _, Join(samples=samples)):
-                held[device] = samples
-            case Received(_, _, ModelUpdate(trained=trained, data=data)):
-                shares.setdefault(data.id, trained / sum(held.values()))
-    assert world.server.progress.epochs <= sum(shares.values()) + 1e-9
+                shares.add(device, samples)
+            case Disconnected(device):
+                shares.remove(device)
+            case Received(_, _, ModelUpdate() as update):
+                trained[update.data.id] = update.trained
+        for effect in record.effects:
+            if isinstance(effect, Run) and isinstance(effect.job, Merge):
+                parts = effect.job.parts
+                epochs += sum(shares.epochs(p.device, trained.pop(p.data.id)) for p in parts)
+    assert world.server.progress.epochs == pytest.approx(epochs)
 
 
 @pytest.mark.parametrize("method", ROWS)

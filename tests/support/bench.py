@@ -128,7 +128,13 @@ class ServerBench(Bench):
 
 def running_server(method: Method, *names: str, **settings: object) -> ServerBench:
     """A server that has planned and begun with these devices; copies, if any, are open."""
-    settings = {"stop": StopRule(rounds=1000), "devices": len(names), "iterations": 2} | settings
+    defaults = {
+        "stop": StopRule(rounds=1000),
+        "devices": len(names),
+        "iterations": 2,
+        "batch_size": 4,
+    }
+    settings = defaults | settings
     bench = ServerBench(method, ServerSettings(**settings))  # type: ignore[arg-type]
     for name in names:
         bench.joins(name)

@@ -19,7 +19,7 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.training import ServerSettings
 from fedoptima.core.types import SERVER, NodeId, payload_id
-from tests.support.toy import ToyDevice, ToyServer
+from tests.support.toy import BATCH, ToyDevice, ToyServer
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Mail:
 
 class Pair:
     def __init__(self, method: Method, *names: str, stop: StopRule | None = None) -> None:
-        settings = ServerSettings(stop or StopRule(rounds=1000), devices=len(names), iterations=2)
+        settings = ServerSettings(
+            stop or StopRule(rounds=1000), devices=len(names), iterations=2, batch_size=BATCH
+        )
         self.server = ServerCore(method, settings)
         self.devices = {
             NodeId(name): DeviceCore(samples=8, flops_per_second=1.0, bytes_per_second=1.0)

@@ -53,7 +53,9 @@ class ToyDevice:
         error: Exception | None = None,
         fails_at: int = 0,
         hands_in_nan: bool = False,
+        batch: int = BATCH,
     ) -> None:
+        self._batch = batch
         self._hands_in_nan = hands_in_nan
         self._target = target
         self._error = error
@@ -90,13 +92,13 @@ class ToyDevice:
                 return Outcome(Payload(result, ACTIVATION_BYTES, activation))
             case AuxiliaryStep(seq):
                 self._forwarded.remove((seq, 0))
-                return self._train(seq, self._weight - self._target, BATCH, result)
+                return self._train(seq, self._weight - self._target, self._batch, result)
             case FullStep(seq):
-                return self._train(seq, self._weight - self._target, BATCH, result)
+                return self._train(seq, self._weight - self._target, self._batch, result)
             case Backward(seq, part, gradient, apply, parts):
                 self._forwarded.remove((seq, part))
                 assert apply == (not self._forwarded and part == parts - 1)
-                samples = BATCH // parts + (part < BATCH % parts)
+                samples = self._batch // parts + (part < self._batch % parts)
                 return self._train(seq, number(gradient), samples, result)
             case ExportModel(delta):
                 assert not self._forwarded, "handed in with a backward pass to come"

@@ -207,13 +207,14 @@ def _engine(number: int, device: Device) -> ToyDevice:
         error=device.error,
         fails_at=device.fails_at,
         hands_in_nan=device.hands_in_nan,
+        batch=min(BATCH, device.samples),
     )
 
 
 def _sim_device(device: Device) -> SimDevice:
     core = DeviceCore(
         samples=device.samples,
-        flops_per_second=device.speed,
+        flops_per_second=device.speed * 1e9,
         bytes_per_second=device.bytes_per_second,
     )
     return SimDevice(

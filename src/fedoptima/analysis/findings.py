@@ -178,7 +178,12 @@ def absences(view: RunView) -> Iterator[str]:
         yield f"{device} had a problem: {error.rstrip('.')}."
 
 
-_PARTS = (outcome, pace, server, devices, links, losses, evenness, estimates, absences)
+def doubts(view: RunView) -> Iterator[str]:
+    for note in view.doubts:
+        yield f"{note.about}: {note.kind}: {note.text}."
+
+
+_PARTS = (outcome, pace, server, devices, links, losses, evenness, estimates, absences, doubts)
 
 
 # ---- several runs ------------------------------------------------------------------------------

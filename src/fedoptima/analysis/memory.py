@@ -86,7 +86,7 @@ class MemoryAccount:
         """As of the last record."""
         state, queue = self._state, self._queue.level(self._now)
         side, split = state.side_bytes, state.side_bytes > 0
-        devices = len(state.samples)
+        devices = len(state.known)
         return Memory(
             self._total.level(self._now),
             self._peak_models,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.timeline import Timeline, TimelineAccount
-from fedoptima.core.effects import PROBLEMS, Effect, Halt, Note
+from fedoptima.core.effects import DOUBTS, PROBLEMS, Effect, Halt, Note
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join
@@ -37,6 +37,7 @@ class RunView:
     problems: tuple[tuple[NodeId, str], ...]  # devices' errors, as the server heard of them
     halt: Halt | None  # None: the run has not ended, or was killed
     records: int
+    doubts: tuple[Note, ...] = ()  # what a device said of itself and was not used as it is
 
     @property
     def method(self) -> str:
@@ -74,6 +75,7 @@ def view_of(
         problems=tuple(facts_seen.problems),
         halt=facts_seen.halt,
         records=count,
+        doubts=tuple(facts_seen.doubts.values()),
     )
 
 
@@ -83,6 +85,7 @@ class _Seen:
     def __init__(self) -> None:
         self.joins: dict[NodeId, Join] = {}
         self.problems: list[tuple[NodeId, str]] = []
+        self.doubts: dict[tuple[str, NodeId], Note] = {}
         self.halt: Halt | None = None
         self.plan: Plan | None = None
 
@@ -98,6 +101,9 @@ class _Seen:
     def _effect(self, effect: Effect) -> None:
         if isinstance(effect, Halt):
             self.halt = self.halt or effect
+        elif isinstance(effect, Note) and effect.kind in DOUBTS:
+            if len(self.doubts) < _MOST_PROBLEMS:
+                self.doubts.setdefault((effect.kind, effect.about), effect)
         elif isinstance(effect, Note) and effect.kind in PROBLEMS:
             self.problems.append((effect.about, cut(effect.text or effect.kind)))
             del self.problems[_MOST_PROBLEMS:]

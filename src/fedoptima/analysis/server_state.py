@@ -18,6 +18,7 @@ from fedoptima.core.events import Connected, Disconnected, JobDone, Received
 from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
 from fedoptima.core.messages import ActivationBatch, Failed, GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.plan import recorded_plan
+from fedoptima.core.shares import Shares
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.trace.record import Record
 
@@ -42,8 +43,9 @@ class ServerState:
         self.step_age = 0.0  # how long it had waited
         self.update_bytes = 0
         self.merging: dict[PayloadId, ModelUpdate] = {}
-        self.samples: dict[NodeId, int] = {}  # held by each device that ever joined
-        self._held_by_all = 0
+        self.known: dict[NodeId, None] = {}  # every device that ever joined
+        self._shares = Shares()
+        self._epoch = 1  # samples in one, when a device was there last
         self._sessions: dict[NodeId, int] = {}
         self._members: dict[NodeId, None] = {}
         self._batches: dict[NodeId, deque[tuple[float, int]]] = {}  # (arrival, bytes)
@@ -81,7 +83,7 @@ class ServerState:
         """Of all the samples that devices have trained on, those of refused updates left out."""
         elsewhere = device_samples - self.accepted_samples - self.refused_samples
         # Fewer than 0 while devices' own records are still on their way.
-        return self.epochs + max(0, elsewhere) / max(1, self._held_by_all)
+        return self.epochs + max(0, elsewhere) / self._epoch
 
     # ---- what comes in -----------------------------------------------------------------------
 
@@ -101,14 +103,17 @@ class ServerState:
                 if device not in self._members and _taken(record.effects):
                     self._members[device] = None
                     self._batches[device] = deque()
-                    self._held_by_all += message.samples - self.samples.get(device, 0)
-                    self.samples[device] = message.samples
+                    self.known[device] = None
+                    self._shares.add(device, message.samples)
+                    self._epoch = self._shares.total
             case Failed():
                 self._lose(device)
 
     def _lose(self, device: NodeId) -> None:
         self._sessions.pop(device, None)
         self._members.pop(device, None)
+        self._shares.remove(device)
+        self._epoch = self._shares.total or self._epoch
         for _, nbytes in self._batches.pop(device, ()):
             self.waiting -= 1
             self.waiting_bytes -= nbytes
@@ -134,7 +139,7 @@ class ServerState:
                     update = self._accepted.pop(part.data.id, None)
                     if update is None:
                         update = self._pending.pop(part.device)
-                        self._accept(update)
+                        self._accept(part.device, update)
                     self.merging[part.data.id] = update
             case OpenCopy():
                 self.copies[job.device] = None
@@ -162,16 +167,16 @@ class ServerState:
         update = self._pending.pop(device, None)
         if update is not None:
             self._accepted[update.data.id] = update
-            self._accept(update)
+            self._accept(device, update)
 
     def _refuse(self, device: NodeId) -> None:
         update = self._pending.pop(device)
         self.update_bytes -= update.data.nbytes
         self.refused_samples += update.trained
 
-    def _accept(self, update: ModelUpdate) -> None:
+    def _accept(self, device: NodeId, update: ModelUpdate) -> None:
         self.accepted_samples += update.trained
-        self.epochs += update.trained / self._held_by_all
+        self.epochs += self._shares.epochs(device, update.trained)
 
 
 def _taken(effects: Sequence[Effect]) -> bool:

@@ -47,8 +47,11 @@ class NoteKind(StrEnum):
     PEER_DROPPED = "peer dropped"
     LATE_BATCH_DROPPED = "late batch dropped"
     UPDATE_REFUSED = "update refused"
+    NOT_PLANNED_FOR = "not planned for"
+    SHARE_CAPPED = "share capped"
 
 
+DOUBTS = (NoteKind.NOT_PLANNED_FOR, NoteKind.SHARE_CAPPED)  # about what a device says of itself
 PROBLEMS = (NoteKind.DEVICE_FAILED, NoteKind.PEER_DROPPED)  # they report a problem with a device
 
 

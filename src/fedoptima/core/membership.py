@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fedoptima.core.effects import Effect, Send
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.messages import Join, ToDevice, TurnOn
+from fedoptima.core.shares import Shares
 from fedoptima.core.types import NodeId, PayloadId
 
 
@@ -18,6 +19,7 @@ class Member:
         self.join = join
         self.owes_update = False  # it has a model to train, or an update to hand in
         self.awaits_model = False  # it handed in, or is new, and waits for a model
+        self.round_samples = 0  # what a round of its assignment trains on, at most
 
 
 class Roster:
@@ -30,20 +32,26 @@ class Roster:
     def __init__(self) -> None:
         self.sessions: dict[NodeId, int] = {}  # connected, joined or not
         self.members: dict[NodeId, Member] = {}
-        self.samples: dict[NodeId, int] = {}  # of every device ever joined
-        self.total_samples = 0
+        self.shares = Shares()
+        self._known: dict[NodeId, None] = {}  # ever joined
         self._settled: dict[NodeId, PayloadId] = {}
 
     def add(self, device: NodeId, join: Join) -> Member:
         member = self.members[device] = Member(self.sessions[device], join)
-        self.total_samples += join.samples - self.samples.get(device, 0)
-        self.samples[device] = join.samples
+        self.shares.add(device, join.samples)
+        self._known[device] = None
         return member
 
     def remove(self, device: NodeId) -> Member | None:
         """The device has left; returns its member entry if it had joined."""
         del self.sessions[device]
+        self.shares.remove(device)
         return self.members.pop(device, None)
+
+    @property
+    def known(self) -> int:
+        """How many devices have ever joined."""
+        return len(self._known)
 
     def is_current(self, device: NodeId, session: int) -> bool:
         return self.sessions.get(device) == session
@@ -66,5 +74,4 @@ class Roster:
                 raise InvariantBroken(f"{device} is a member of a session that is over")
             if member.owes_update and member.awaits_model:
                 raise InvariantBroken(f"{device} owes an update and is owed a model")
-        if self.total_samples != sum(self.samples.values()):
-            raise InvariantBroken("the devices' samples do not add up")
+        self.shares.check()

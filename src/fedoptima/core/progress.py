@@ -1,16 +1,18 @@
 """How far a run has come: rounds, epochs, evaluations asked for and answered, and why it ends.
 
 A global round is as many merges as devices were present when it began (a barrier's merge is one
-round). An epoch is as many samples, trained on and accepted, as all devices together hold: the
-paper's footnote, and the unit that compares methods (docs/decisions/0006).
+round). An epoch is as many samples, trained on and accepted, as all devices in the run together
+hold: the paper's footnote, and the unit that compares methods (docs/decisions/0006).
 """
 
 from __future__ import annotations
 
 from fedoptima.core.effects import Effect, Evaluate
 from fedoptima.core.stopping import Stopper, StopRule
+from fedoptima.core.types import NodeId
 
 MOST_REFUSED = 3.0  # epochs of refused training in a row that end a run
+_OF_ONE = 2 * MOST_REFUSED  # times its share: one device alone, or less than half, cannot end it
 _ROUNDING = 1e-9  # epochs are sums of shares: ten tenths may come to 0.9999999999999999
 
 
@@ -27,7 +29,7 @@ class Progress:
         self._marks = 0  # evaluations that were due so far
         self._asked = 0
         self._open: dict[int, float] = {}  # evaluation -> epochs when it was asked for
-        self._refused = 0.0  # epochs, since an update was accepted
+        self._refused: dict[NodeId, float] = {}  # epochs, since an update was accepted
         self.rounds = 0
         self.epochs = 0.0
         self.weights_changed = True  # since the last evaluation: no run ends without one
@@ -38,15 +40,19 @@ class Progress:
         self._began = now
         self._round_size = max(1, members)
 
-    def trained(self, samples: int, held_by_all: int) -> None:
-        """An update trained on this many samples was accepted."""
-        self.epochs += samples / held_by_all
-        self._refused = 0.0
+    def trained(self, epochs: float) -> None:
+        """An update that trained for this part of an epoch was accepted."""
+        self.epochs += epochs
+        self._refused.clear()
 
-    def refused(self, samples: int, held_by_all: int, max_delay: int) -> None:
-        """An update came too late. It advances neither budget nor schedule."""
-        self._refused += samples / held_by_all
-        if self._refused >= MOST_REFUSED - _ROUNDING:
+    def refused(self, device: NodeId, epochs: float, *, share: float, max_delay: int) -> None:
+        """An update came too late. It advances neither budget nor schedule.
+
+        ``share``: the device's part of an epoch.
+        """
+        refused = self._refused.get(device, 0.0) + epochs
+        self._refused[device] = min(refused, _OF_ONE * share)
+        if sum(self._refused.values()) >= MOST_REFUSED - _ROUNDING:
             self.failed = True
             self.closing = (
                 f"no update was accepted for {MOST_REFUSED:g} epochs of training: all were more "

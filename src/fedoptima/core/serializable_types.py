@@ -21,6 +21,7 @@ from fedoptima.core import (
     scheduler,
     serialization,
     server,
+    shares,
     staleness,
     stopping,
     training,
@@ -29,7 +30,7 @@ from fedoptima.core import (
 _MODULES = (
     *(messages, jobs, events, effects),
     *(server, training, distribution, job_slot, device, programs, method),
-    *(membership, progress, stopping, staleness, aggregation, scheduler, flow),
+    *(membership, shares, progress, stopping, staleness, aggregation, scheduler, flow),
 )
 
 

@@ -31,6 +31,7 @@ from fedoptima.core.membership import Member, Roster
 from fedoptima.core.messages import ActivationBatch, Failed, Join, Message, ModelUpdate, Stop
 from fedoptima.core.method import Method
 from fedoptima.core.progress import Progress
+from fedoptima.core.ranges import check_figures
 from fedoptima.core.training import ServerSettings, Training
 from fedoptima.core.types import NodeId
 
@@ -192,8 +193,7 @@ class ServerCore:
         return []
 
     def _join(self, device: NodeId, join: Join) -> list[Effect]:
-        if join.samples < 1 or join.flops_per_second <= 0 or join.bytes_per_second <= 0:
-            raise ProtocolViolation(f"{device} joined with impossible figures: {join}")
+        check_figures(join)
         running = self.phase is ServerPhase.RUNNING
         known = self._roster.members.get(device)
         if known is not None:
@@ -230,7 +230,7 @@ class ServerCore:
 
     def _begin_planning(self) -> list[Effect]:
         self._phase = ServerPhase.PLANNING
-        return [self.training.plan()]
+        return self.training.plan()
 
     def _begin(self) -> list[Effect]:
         self._phase = ServerPhase.RUNNING

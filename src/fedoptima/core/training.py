@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fedoptima.core.aggregation import Decision, Fleet, Offer
 from fedoptima.core.distribution import Distribution
-from fedoptima.core.effects import Effect, Note, NoteKind, Run
+from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import JobDone
 from fedoptima.core.job_slot import JobSlot
@@ -20,6 +20,8 @@ from fedoptima.core.membership import Member, Roster
 from fedoptima.core.messages import ActivationBatch, Assignment, GradientBatch, HandIn, ModelUpdate
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
+from fedoptima.core.ranges import check_range, unusual_speeds
+from fedoptima.core.shares import LARGEST
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 
@@ -60,12 +62,15 @@ class Training:
 
     # ---- devices -----------------------------------------------------------------------------
 
-    def plan(self) -> Run:
-        profiles = tuple(
-            DeviceProfile(d, m.join.samples, m.join.flops_per_second, m.join.bytes_per_second)
+    def plan(self) -> list[Effect]:
+        profiles = {
+            d: DeviceProfile(d, m.join.samples, m.join.flops_per_second, m.join.bytes_per_second)
             for d, m in sorted(self.roster.members.items())
-        )
-        return self.slot.run(PlanRun(profiles))
+        }
+        unusual = unusual_speeds(profiles)
+        notes = [Note(NoteKind.NOT_PLANNED_FOR, device, why) for device, why in unusual.items()]
+        usual = tuple(profile for device, profile in profiles.items() if device not in unusual)
+        return [*notes, self.slot.run(PlanRun(usual))]
 
     def begin(self, planned: JobDone, now: float) -> list[Effect]:
         if not self._program.micro_batches:
@@ -84,14 +89,23 @@ class Training:
         parts = min(self._program.micro_batches, samples)
         program = replace(self._program, micro_batches=parts)
         iterations = self._settings.iterations_for(samples)
+        member.round_samples = iterations * min(self._settings.batch_size, samples)
         self.scheduler.join(device)
         if all(expected in self.roster.members for expected in self._expected):
             self._expected.clear()
         return [
+            *self._doubted(device, samples),
             self.roster.send(device, Assignment(self._plan, program, iterations)),
             *self.roster.turn_on(self.flow.joined(device, now)),
             *self.welcome(device, member, now),
         ]
+
+    def _doubted(self, device: NodeId, samples: int) -> list[Effect]:
+        counted = self.roster.shares.counted(device)
+        if counted == samples:
+            return []
+        text = f"of {samples} samples {counted} count, {LARGEST} times the fleet's median"
+        return [Note(NoteKind.SHARE_CAPPED, device, text)]
 
     def welcome(self, device: NodeId, member: Member, now: float) -> list[Effect]:
         """Ask for the work a device already has, or send it a model; never both."""
@@ -133,6 +147,7 @@ class Training:
     def take_update(self, device: NodeId, member: Member, update: ModelUpdate) -> None:
         if not member.owes_update:
             raise ProtocolViolation(f"{device} handed in an update that was not asked for")
+        check_range("ModelUpdate.trained", update.trained, 0, member.round_samples)
         member.owes_update, member.awaits_model = False, True
         self.scheduler.put(device, update)
 
@@ -172,15 +187,19 @@ class Training:
         )
 
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
-        samples, version = self.roster.samples[device], self.models.version
+        samples, version = self.roster.shares.counted(device), self.models.version
         offer = Offer(device, update, samples, version, self._fleet(), now)
         decision = self.aggregation.offer(offer)
         effects: list[Effect] = []
         if decision.refused:
             behind = offer.staleness
             if behind > 0:  # else the server went back to an older checkpoint: once per device
+                shares = self.roster.shares
                 self.progress.refused(
-                    update.trained, self.roster.total_samples, self.aggregation.max_delay
+                    device,
+                    shares.epochs(device, update.trained),
+                    share=samples / shares.total,
+                    max_delay=self.aggregation.max_delay,
                 )
             effects.append(Note(NoteKind.UPDATE_REFUSED, device, f"{behind} versions behind"))
         effects += self._carry_out(decision, now)
@@ -193,7 +212,7 @@ class Training:
             # Counted here and not on arrival: an update discarded by a barrier is handed in again.
             self.roster.settle(device, update.data.id)
             if not decision.refused:
-                self.progress.trained(update.trained, self.roster.total_samples)
+                self.progress.trained(self.roster.shares.epochs(device, update.trained))
         if decision.merge is None:
             return self._answer(decision.refresh, now)
         self.models.merging(decision.refresh)
@@ -239,7 +258,7 @@ class Training:
     def _fleet(self) -> Fleet:
         members = self.roster.members
         away = sum(device not in members for device in self._expected)
-        return Fleet(len(members) + away, len(self.roster.samples))
+        return Fleet(len(members) + away, self.roster.known)
 
     # ---- time --------------------------------------------------------------------------------
 

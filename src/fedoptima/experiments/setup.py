@@ -18,6 +18,7 @@ from fedoptima.core.device import DeviceCore
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
 from fedoptima.core.plan import Plan
+from fedoptima.core.ranges import unusual_speeds
 from fedoptima.core.seeding import derive
 from fedoptima.core.server import ServerCore
 from fedoptima.core.training import ServerSettings
@@ -131,11 +132,20 @@ class Experiment(RunSetup):
     def expected(self) -> Expected:
         return Expected(len(self.fleet.devices), max(1, self.fleet.present_at_start))
 
+    @property
+    def unusual(self) -> Mapping[NodeId, str]:
+        """The devices that the plan leaves out, and why."""
+        return unusual_speeds(self._speeds)
+
+    @property
+    def _speeds(self) -> dict[NodeId, DeviceSpeed]:
+        devices = self.fleet.devices.items()
+        return {name: DeviceSpeed(spec.flops_per_second, spec.up) for name, spec in devices}
+
     def plan(self) -> Plan:
-        """The plan for all devices of the fleet."""
-        return self.task.plan(
-            [DeviceSpeed(spec.flops_per_second, spec.up) for spec in self.fleet.devices.values()]
-        )
+        """The plan for the devices of the fleet, as the server makes it."""
+        unusual = self.unusual
+        return self.task.plan([s for name, s in self._speeds.items() if name not in unusual])
 
 
 def prepare(

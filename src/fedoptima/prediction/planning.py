@@ -206,6 +206,8 @@ def _memory(experiment: Experiment, plan: Plan) -> ServerMemory | None:
 
 
 def _warnings(experiment: Experiment, seen: _DryRun) -> Iterator[str]:
+    for device, why in experiment.unusual.items():
+        yield f"the split is not planned for {device}: {why}"
     slowest = max(seen.paces, key=lambda device: seen.paces[device].turnaround)
     turnaround, timeout = seen.paces[slowest].turnaround, experiment.method.flow().timeout
     if timeout is not None and turnaround > _PATIENCE * timeout:

@@ -177,7 +177,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "impossible figures": (
         attack(introduced, Join(0, 32, float("nan"), 1.0)),
-        "impossible figures",
+        "Join.flops_per_second = nan: must be from 1 to 1e+18",
     ),
     "no word of joining": (attack(introduced, activations(0)), "spoke before joining"),
     "joining twice": (attack(member, JOIN), "joined twice"),

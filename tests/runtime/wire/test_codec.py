@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fedoptima.core import messages as core
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.messages import Message
+from fedoptima.core.ranges import MOST, MOST_SAMPLES
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.codec import BULK, URGENT, Assembler, encode, lane_of
@@ -57,8 +58,8 @@ def assert_arrived(found: Message, sent: Message) -> None:
 
 # ---- there and back ------------------------------------------------------------------------------
 
-NATURAL = st.integers(0, 2**63 - 1)
-FIGURES = st.floats(min_value=1e-300, allow_infinity=False, allow_nan=False)
+NATURAL = st.integers(0, MOST)
+FIGURES = st.floats(min_value=1.0, max_value=1e12)
 IDENTIFIERS = st.builds("{}/{}/{}".format, st.sampled_from(["phone", "Gerät"]), NATURAL, NATURAL)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 PAYLOADS = st.one_of(
@@ -72,10 +73,10 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Message]] = {
     core.Join: st.builds(
         core.Join,
         NATURAL,
-        st.integers(1, 2**63 - 1),
+        st.integers(1, MOST_SAMPLES),
         FIGURES,
         FIGURES,
-        st.integers(-1, 2**63 - 1),
+        st.integers(-1, MOST),
         st.booleans(),
         st.none() | IDENTIFIERS,
         NATURAL,
@@ -87,7 +88,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Message]] = {
     ),
     core.ModelUpdate: st.builds(core.ModelUpdate, NATURAL, NATURAL, PAYLOADS),
     core.Failed: st.builds(core.Failed, TEXTS, st.booleans()),
-    core.Assignment: st.builds(core.Assignment, TEXTS, PROGRAMS, st.integers(1, 2**63 - 1)),
+    core.Assignment: st.builds(core.Assignment, TEXTS, PROGRAMS, st.integers(1, MOST)),
     core.TurnOn: st.just(core.TurnOn()),
     core.HandIn: st.just(core.HandIn()),
     core.GradientBatch: st.builds(core.GradientBatch, NATURAL, NATURAL, PAYLOADS),

@@ -70,7 +70,8 @@ def plan(
 
 
 def _show_split(console: Console, experiment: Experiment, prediction: Prediction) -> None:
-    chosen, names = prediction.plan, list(experiment.fleet.devices)
+    chosen, unusual = prediction.plan, experiment.unusual
+    names = [device for device in experiment.fleet.devices if device not in unusual]
     table = plain_table(
         "  after", "GFLOP", "MiB", "train ms", "send ms", "paper ms", "measured", "slowest"
     )

@@ -7,7 +7,6 @@ else. Whatever else it sends is a ProtocolViolation, found before memory is take
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Final, NoReturn, TypeAlias, assert_never, cast
@@ -17,6 +16,7 @@ from torch import Tensor
 from fedoptima.core import messages as core
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.messages import Message
+from fedoptima.core.ranges import check_figures
 from fedoptima.core.text import MOST_TEXT
 from fedoptima.core.types import Payload
 from fedoptima.runtime.wire import wire_pb2 as wire
@@ -174,25 +174,20 @@ def _read(cls: type, written: object) -> object:
 
 
 def _check(message: Message) -> None:
-    """Refuses figures that no honest peer sends; what they mean now is for the cores to judge."""
+    """Refuses what no honest peer sends; what it means now is for the cores to judge."""
+    check_figures(message)
     match message:
-        case core.Join():
-            figures = (message.flops_per_second, message.bytes_per_second)
-            fine = all(math.isfinite(figure) and figure > 0 for figure in figures)
-            fine &= message.samples >= 1 and message.version >= -1
-            fine &= message.incarnation >= 0 and message.step >= 0
-            fine &= message.pending is None or _is_identifier(message.pending)
-        case core.ActivationBatch(seq, data, part, parts):
-            fine = seq >= 0 and 0 <= part < parts and _is_payload(data)
-        case core.GradientBatch(seq, part, data):
-            fine = seq >= 0 and part >= 0 and _is_payload(data)
-        case core.ModelUpdate(version, trained, data):
-            fine = version >= 0 and trained >= 0 and _is_payload(data)
-        case core.GlobalModel(version, progress, data):
-            fine = version >= 0 and 0 <= progress < math.inf and _is_payload(data)
-        case core.Assignment(plan, program, iterations):
-            fine = len(plan) <= MAX_TEXT and iterations >= 1
-            fine &= _is_identifier(program.kind) and program.micro_batches >= 0
+        case core.Join(pending=pending):
+            fine = pending is None or _is_identifier(pending)
+        case core.ActivationBatch(_, data, part, parts):
+            fine = part < parts and _is_payload(data)
+        case core.GradientBatch(data=data) | core.ModelUpdate(data=data):
+            fine = _is_payload(data)
+        case core.GlobalModel(data=data):
+            fine = _is_payload(data)
+        case core.Assignment(plan, program):
+            check_figures(program)
+            fine = len(plan) <= MAX_TEXT and _is_identifier(program.kind)
         case core.Failed(text) | core.Stop(text):
             fine = len(text) <= MOST_TEXT
         case core.TurnOn() | core.HandIn():

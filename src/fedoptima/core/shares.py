@@ -1,0 +1,66 @@
+"""How many samples each device in the run holds, as far as it is believed.
+
+Samples weigh a device's update and are the size of an epoch, and only the device knows how many it
+has. What it claims beyond `LARGEST` times the median of the devices in the run is not counted: one
+device that claims a billion would own every average, and no epoch would ever end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Final
+
+from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.types import NodeId
+
+LARGEST: Final = 10  # times the median
+
+
+class Shares:
+    """Of the devices that are in the run now: one that has left is part of nothing."""
+
+    def __init__(self) -> None:
+        self._held: dict[NodeId, int] = {}
+        self._ordered: list[int] = []
+        self._sum = 0
+
+    def add(self, device: NodeId, samples: int) -> None:
+        self.remove(device)
+        self._held[device] = samples
+        insort(self._ordered, samples)
+        self._sum += samples
+
+    def remove(self, device: NodeId) -> None:
+        samples = self._held.pop(device, None)
+        if samples is not None:
+            del self._ordered[bisect_left(self._ordered, samples)]
+            self._sum -= samples
+
+    @property
+    def largest(self) -> int:
+        """That is counted; the lower median, so that one of two cannot raise it."""
+        return LARGEST * self._ordered[(len(self._ordered) - 1) // 2] if self._ordered else 0
+
+    @property
+    def total(self) -> int:
+        """Samples in an epoch."""
+        largest = self.largest
+        if not self._ordered or self._ordered[-1] <= largest:
+            return self._sum
+        believed = bisect_left(self._ordered, largest)
+        return sum(self._ordered[:believed]) + largest * (len(self._ordered) - believed)
+
+    def claimed(self, device: NodeId) -> int:
+        return self._held[device]
+
+    def counted(self, device: NodeId) -> int:
+        return min(self._held[device], self.largest)
+
+    def epochs(self, device: NodeId, trained: int) -> float:
+        """What training on this many samples is of an epoch; a share not counted does not count."""
+        claimed, counted = self._held[device], self.counted(device)
+        return (trained if claimed == counted else trained * counted / claimed) / self.total
+
+    def check(self) -> None:
+        if self._ordered != sorted(self._held.values()) or self._sum != sum(self._ordered):
+            raise InvariantBroken("the devices' samples do not add up")
