@@ -86,5 +86,6 @@ def test_an_unknown_method_is_an_error_that_names_the_nearest() -> None:
 
 
 def test_options_are_listed_with_their_defaults() -> None:
-    assert method_options("fl") == {"on_leave": "drop", "barrier_timeout": None}
+    listed = {"on_leave": "drop", "barrier_timeout": None, "robust": "none"}
+    assert method_options("fl") == listed
     assert method_options("fedoptima")["credit_timeout"] == 60.0

@@ -28,6 +28,10 @@ CUTS = [
     {"at": 0.25, "device": "fast", "kind": "return"},
     {"at": 0.3, "device": "middle", "kind": "bandwidth", "mbps": 0.5},
 ]
+EIGHT = {
+    "server": FLEET["server"],
+    "devices": [{"name": "d", "count": 8, "gflops": 0.003, "mbps": 2.0}],
+}
 RUNS: dict[str, dict[str, object]] = {
     "fedoptima": {},
     "adam": {"training": ADAM},
@@ -41,6 +45,9 @@ RUNS: dict[str, dict[str, object]] = {
         "fleet": {**FLEET, "changes": CUTS},
         "method": {"name": "fedoptima", "auxiliary": "none"},
     },
+    "robust fedoptima": {"method": {"name": "fedoptima", "robust": "refuse"}, "fleet": EIGHT},
+    "robust oafl": {"method": {"name": "oafl", "robust": "refuse"}, "fleet": EIGHT},
+    "robust fl": {"method": {"name": "fl", "robust": "trimmed_mean"}, "fleet": EIGHT},
     "dry": {"dry": True},
     "dry with churn": {"dry": True, "fleet": {**FLEET, "churn": CHURN}},
 }

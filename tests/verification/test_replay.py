@@ -55,6 +55,17 @@ def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
 # ---- runs as they are ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_robust_merging_gives_the_same_effects_and_the_same_weights(
+    method: str, tmp_path: Path
+) -> None:
+    devices = [{"name": "d", "count": 6, "gflops": 0.003, "mbps": 2.0}]
+    fleet = {"server": FLEET["server"], "devices": devices, "churn": CHURN}
+    recorded(tmp_path / "run", method={"name": method, "robust": "refuse"}, fleet=fleet)
+    found = replay(tmp_path / "run", weights=True, **GIVEN)  # type: ignore[arg-type]
+    assert found.identical, found
+
+
 @pytest.mark.parametrize("fleet", [FLEET, {**FLEET, "churn": CHURN}], ids=["calm", "churn"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_the_same_effects_and_the_same_weights(

@@ -14,29 +14,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import shlex
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
-
-import fedoptima
 from fedoptima.config.load import load_recipe
-from tools.centralised.jobs import HELD_OUT, Job, pool_of, results_of
+from tools.centralised.jobs import HELD_OUT, Job, train
 from tools.centralised.settings import Settings, read_grid
-
-ROOT = Path(__file__).parents[2]
-
-Record = dict[str, Any]
+from tools.lanes import pool_of, results_of
+from tools.records import ROOT, Record, origin, save
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,12 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seed = load_recipe(given.recipe).seed
     file: Path = given.out / f"{given.recipe.stem}.json"
     record: Record = {
-        "command": shlex.join(["python", "-m", "tools.centralised", *said]),
-        "date": datetime.now(UTC).date().isoformat(),
-        "fedoptima": f"{fedoptima.__version__}, commit {given.commit or _commit()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "machine": torch.cuda.get_device_name() if given.device == "cuda" else "CPU",
+        **origin("tools.centralised", said, given.device, given.commit),
         "seed": seed,
         "held out": HELD_OUT,
         "configurations": [],
@@ -67,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         job = partial(Job, given.recipe, given.device)
         tried = [entry["settings"] for entry in record["configurations"]]
         jobs = [job(new, seed, False) for new in grid if new.told() not in tried]
-        for done, result in results_of(jobs, pool, given.lanes, deadline):
+        for done, result in results_of(train, jobs, pool, given.lanes, deadline):
             record["configurations"].append({"settings": done.settings.told(), **result})
             record["configurations"].sort(key=lambda entry: _place(entry["settings"], grid))
             save(record, file, f"{done.settings.told()}, held out {result['accuracy'][-1]:.2%}")
@@ -80,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seeds = [other for other in range(seed, seed + given.seeds) if other not in ran]
         chosen = replace(Settings(**best), epochs=given.run_epochs or best["epochs"])
         jobs = [job(chosen, other, True) for other in seeds]
-        for done, result in results_of(jobs, pool, given.lanes):
+        for done, result in results_of(train, jobs, pool, given.lanes):
             record["runs"].append({"seed": done.seed, **result})
             record["test accuracy"] = summary(record["runs"])
             save(record, file, f"seed {done.seed}, test {result['accuracy'][-1]:.2%}")
@@ -93,22 +78,6 @@ def summary(runs: Sequence[Record]) -> Record:
         "last epoch, lowest and highest": [min(last), max(last)],
         "best epoch, mean": round(statistics.fmean(max(run["accuracy"]) for run in runs), 5),
     }
-
-
-def save(record: Record, file: Path, news: str) -> None:
-    """A line for every key, and one for every training."""
-    lines = []
-    for key, value in record.items():
-        if isinstance(value, list) and value:
-            items = ",\n".join(f"    {json.dumps(item)}" for item in value)
-            lines.append(f"  {json.dumps(key)}: [\n{items}\n  ]")
-        else:
-            lines.append(f"  {json.dumps(key)}: {json.dumps(value)}")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    half = file.with_suffix(".partial")
-    half.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    half.replace(file)
-    print(f"{file.stem}: {news}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,12 +101,6 @@ def _parser() -> argparse.ArgumentParser:
 def _place(settings: Record, grid: Sequence[Settings]) -> int:
     """In the grid; what an earlier grid had comes first."""
     return next((i for i, one in enumerate(grid) if one.told() == settings), -1)
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    return asked.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
-"""Trainings side by side, a process for each lane; a process keeps the data it has loaded."""
+"""One training of the grid, or of the best configuration; a process keeps the data it loaded."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +17,9 @@ from fedoptima.data.partition import hold_out
 from fedoptima.data.registry import load_dataset
 from tools.centralised.settings import Settings
 from tools.centralised.training import Training, quick
+from tools.lanes import Result
 
 HELD_OUT = 0.1
-
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,29 +33,6 @@ class Job:
     def __str__(self) -> str:
         what = f"seed {self.seed}" if self.tested else str(self.settings.told())
         return f"{self.recipe.stem}: {what}"
-
-
-def pool_of(lanes: int) -> AbstractContextManager[Executor | None]:
-    """One lane needs no other process."""
-    return nullcontext() if lanes == 1 else ProcessPoolExecutor(lanes, get_context("spawn"))
-
-
-def results_of(
-    jobs: Sequence[Job], pool: Executor | None, lanes: int, deadline: float = float("inf")
-) -> Iterator[tuple[Job, Result]]:
-    """Jobs with their results, in the order in which they end; none begins after the deadline."""
-    if pool is None:
-        yield from ((job, train(job)) for job in jobs if time.monotonic() < deadline)
-        return
-    waiting, running = list(jobs), dict[Future[Result], Job]()
-    while True:
-        while waiting and len(running) < lanes and time.monotonic() < deadline:
-            job = waiting.pop(0)
-            running[pool.submit(train, job)] = job
-        if not running:
-            return
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            yield running.pop(future), future.result()
 
 
 def train(job: Job) -> Result:

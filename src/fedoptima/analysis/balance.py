@@ -14,6 +14,7 @@ from fedoptima.core.effects import Note, NoteKind
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import Merge, ServerStep
 from fedoptima.core.messages import Join
+from fedoptima.core.robust import merged_parts
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
@@ -78,7 +79,7 @@ class BalanceAccount:
             tally.batches += job.part + 1 == job.parts
             tally.server_samples += event.samples
         elif isinstance(job, Merge):
-            for part in job.parts:
+            for part in merged_parts(event):
                 tally = self._devices[part.device]
                 tally.updates += 1
                 tally.weight += part.weight

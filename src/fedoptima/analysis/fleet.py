@@ -14,6 +14,7 @@ from fedoptima.core.effects import PROBLEMS, Effect, Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Evaluated, JobDone, JobFailed, Received
 from fedoptima.core.jobs import ExportModel, LoadModel, Merge, PlanRun, Prepare, ServerStep
 from fedoptima.core.messages import Failed, GlobalModel, Join, Message, ModelUpdate
+from fedoptima.core.robust import merged_parts
 from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -83,8 +84,8 @@ class FleetAccount:
                     facts.become(DeviceState.AWAY, at)
             case Received(device, _, message):
                 self._received(self._heard(device, at), message, at)
-            case JobDone(_, job):
-                self._job_done(job, at)
+            case JobDone() as done:
+                self._job_done(done, at)
             case Evaluated(_, metrics):
                 self.accuracies += [value for name, value in metrics if name == "accuracy"]
         for effect in record.effects:
@@ -105,7 +106,8 @@ class FleetAccount:
             case Failed():
                 facts.become(DeviceState.FAILED, at)
 
-    def _job_done(self, job: object, at: float) -> None:
+    def _job_done(self, event: JobDone, at: float) -> None:
+        job = event.job
         match job:
             case PlanRun():
                 self.began = at
@@ -113,8 +115,9 @@ class FleetAccount:
                 self.batches += 1
                 self.devices[job.origin].batches += 1
             case Merge():
-                self.version += 1
-                for part in job.parts:
+                merged = merged_parts(event)
+                self.version += bool(merged)
+                for part in merged:
                     self.devices[part.device].merged += 1
 
     def _effect(self, effect: Effect, at: float) -> None:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 
 from fedoptima.core.effects import Effect, Note, NoteKind, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
-from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
+from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, RobustMerge, ServerStep
 from fedoptima.core.messages import ActivationBatch, Failed, GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.plan import recorded_plan
+from fedoptima.core.robust import merged_parts, refusals
 from fedoptima.core.shares import Shares
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.trace.record import Record
@@ -150,7 +151,10 @@ class ServerState:
             case ServerStep():
                 self.step_bytes = 0
             case Merge():
-                self.version += 1
+                self.version += bool(merged_parts(event))
+                if isinstance(job, RobustMerge):
+                    for number in refusals(event.text):
+                        self._take_back(job, number)
                 self.model_bytes = event.result.nbytes
                 self.update_bytes -= sum(u.data.nbytes for u in self.merging.values())
                 self.merging.clear()
@@ -177,6 +181,12 @@ class ServerState:
     def _accept(self, device: NodeId, update: ModelUpdate) -> None:
         self.accepted_samples += update.trained
         self.epochs += self._shares.epochs(device, update.trained)
+
+    def _take_back(self, merge: RobustMerge, number: int) -> None:
+        trained = self.merging[merge.parts[number].data.id].trained
+        self.accepted_samples -= trained
+        self.refused_samples += trained
+        self.epochs -= merge.epochs[number]
 
 
 def _taken(effects: Sequence[Effect]) -> bool:

@@ -15,7 +15,15 @@ from typing import NamedTuple
 
 from fedoptima.analysis.idle_time import NodeClock, UsageAccount
 from fedoptima.analysis.transfers import Transfer, TransferAccount
-from fedoptima.core.jobs import AuxiliaryStep, Backward, Forward, FullStep, Merge, ServerStep
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    Backward,
+    Forward,
+    FullStep,
+    Merge,
+    RobustMerge,
+    ServerStep,
+)
 from fedoptima.core.messages import nbytes
 from fedoptima.core.types import NodeId
 from fedoptima.trace.record import Record
@@ -41,6 +49,7 @@ _KINDS: dict[type, Kind] = {
     FullStep: Kind.TRAIN,
     ServerStep: Kind.TRAIN,
     Merge: Kind.MERGE,
+    RobustMerge: Kind.MERGE,
 }
 
 

@@ -14,8 +14,11 @@ from fedoptima.core.types import NodeId, Payload
 
 
 class Distribution:
-    def __init__(self, *, copy_per_device: bool) -> None:
+    def __init__(self, *, copy_per_device: bool, remember: bool = False) -> None:
+        """``remember``: keep the model that each device was sent last."""
         self._copy_per_device = copy_per_device
+        self._remember = remember
+        self._sent: dict[NodeId, tuple[int, Payload]] = {}
         self._model: Payload | None = None
         self._copies: deque[OpenCopy | CloseCopy] = deque()  # to be run before anything else
         self._merging: tuple[NodeId, ...] = ()  # devices that get the result of the running merge
@@ -27,10 +30,11 @@ class Distribution:
     def merging(self, devices: tuple[NodeId, ...]) -> None:
         self._merging = devices
 
-    def merged(self, model: Payload) -> tuple[NodeId, ...]:
-        """A new version; returns the devices that get it."""
-        self._model = model
-        self.version += 1
+    def merged(self, model: Payload, *, changed: bool = True) -> tuple[NodeId, ...]:
+        """A new version if the model has changed; returns the devices that get it."""
+        if changed:
+            self._model = model
+            self.version += 1
         devices, self._merging = self._merging, ()
         return devices
 
@@ -55,7 +59,14 @@ class Distribution:
                 continue
             member.awaits_model, member.owes_update = False, True
             effects.append(roster.send(device, GlobalModel(self.version, share, self._model)))
+            if self._remember:
+                self._sent[device] = (self.version, self._model)
         return effects
+
+    def base_of(self, device: NodeId, version: int) -> Payload | None:
+        """The model of that version, if it is what the device was sent last."""
+        sent = self._sent.get(device)
+        return sent[1] if sent is not None and sent[0] == version else None
 
     def left(self, device: NodeId) -> None:
         if self._copy_per_device:

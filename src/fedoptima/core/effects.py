@@ -46,7 +46,8 @@ class NoteKind(StrEnum):
     DEVICE_FAILED = "device failed"
     PEER_DROPPED = "peer dropped"
     LATE_BATCH_DROPPED = "late batch dropped"
-    UPDATE_REFUSED = "update refused"
+    UPDATE_REFUSED = "update refused"  # it came too late
+    OUTLIER_REFUSED = "outlier refused"  # by robust merging
     NOT_PLANNED_FOR = "not planned for"
     SHARE_CAPPED = "share capped"
 

@@ -142,6 +142,17 @@ class Merge:
     server_optimizer: ServerOptimizer | None = None
 
 
+@dataclass(frozen=True)
+class RobustMerge(Merge):
+    """A merge in which the engine limits or refuses updates that stand out from the fleet's.
+
+    The result's text names the refused devices (`core.robust.refusals`).
+    """
+
+    bases: tuple[Payload | None, ...] = ()  # the model each part's round began with, if known
+    epochs: tuple[float, ...] = ()  # the part of an epoch that each was trained for
+
+
 DeviceJob = Prepare | LoadModel | Forward | AuxiliaryStep | Backward | FullStep | ExportModel
 ServerJob = PlanRun | OpenCopy | CloseCopy | ServerStep | Merge
 Job = DeviceJob | ServerJob

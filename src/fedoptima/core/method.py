@@ -9,6 +9,7 @@ from enum import Enum
 from fedoptima.core.aggregation import AggregationPolicy
 from fedoptima.core.flow import FlowController
 from fedoptima.core.messages import ProgramSpec
+from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.scheduler import TaskScheduler
 
 
@@ -27,5 +28,6 @@ class Method:
     scheduler: Callable[[], TaskScheduler]
     flow: Callable[[], FlowController]
     auxiliary: str | int = "none"  # for the Pre-processor: the network that gives a local loss
+    robust: RobustBarrier = "none"  # how merges withstand hostile devices
     # Options that were left open, as they were chosen for the number of devices.
     resolved: Mapping[str, object] = field(default_factory=dict, hash=False)

@@ -45,20 +45,27 @@ class Progress:
         self.epochs += epochs
         self._refused.clear()
 
-    def refused(self, device: NodeId, epochs: float, *, share: float, max_delay: int) -> None:
+    def refused(
+        self, device: NodeId, epochs: float, *, share: float, max_delay: int | None
+    ) -> None:
         """An update came too late. It advances neither budget nor schedule.
 
-        ``share``: the device's part of an epoch.
+        ``share``: the device's part of an epoch. ``max_delay``: None if it stood out instead.
         """
         refused = self._refused.get(device, 0.0) + epochs
         self._refused[device] = min(refused, _OF_ONE * share)
         if sum(self._refused.values()) >= MOST_REFUSED - _ROUNDING:
             self.failed = True
-            self.closing = (
-                f"no update was accepted for {MOST_REFUSED:g} epochs of training: all were more "
-                f"versions behind than method.max_delay = {max_delay} allows. Raise it (the "
-                "default is 8 for each device), or let devices train shorter rounds"
+            why = (
+                f"all were more versions behind than method.max_delay = {max_delay} allows. Raise "
+                "it (the default is 8 for each device), or let devices train shorter rounds"
             )
+            if max_delay is None:
+                why = (
+                    "method.robust = 'refuse' found them too different from the others'. If the "
+                    "devices are honest, their data differ too much for it: use 'clip'"
+                )
+            self.closing = f"no update was accepted for {MOST_REFUSED:g} epochs of training: {why}"
 
     def merged(self, updates: int, *, closes_round: bool, members: int) -> None:
         self.weights_changed = True

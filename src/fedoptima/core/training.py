@@ -6,7 +6,7 @@ Compute Engine. A method that refuses a message with ProtocolViolation has chang
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fedoptima.core.aggregation import Decision, Fleet, Offer
@@ -15,12 +15,21 @@ from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import JobDone
 from fedoptima.core.job_slot import JobSlot
-from fedoptima.core.jobs import CloseCopy, DeviceProfile, Merge, OpenCopy, PlanRun, ServerStep
+from fedoptima.core.jobs import (
+    CloseCopy,
+    DeviceProfile,
+    Merge,
+    OpenCopy,
+    PlanRun,
+    RobustMerge,
+    ServerStep,
+)
 from fedoptima.core.membership import Member, Roster
 from fedoptima.core.messages import ActivationBatch, Assignment, GradientBatch, HandIn, ModelUpdate
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_range, unusual_speeds
+from fedoptima.core.robust import guarded, refusals
 from fedoptima.core.shares import LARGEST
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
@@ -48,6 +57,7 @@ class Training:
     def __init__(self, method: Method, settings: ServerSettings) -> None:
         self._program = method.program
         self._trains = method.training is not ServerTraining.NONE
+        self._robust = method.robust != "none"
         self._settings = settings
         self._plan = ""
         self._expected: dict[NodeId, None] = {}  # in the run before a restart; not all back yet
@@ -55,7 +65,9 @@ class Training:
         self.scheduler = method.scheduler()
         self.flow = method.flow()
         self.aggregation = method.aggregation()
-        self.models = Distribution(copy_per_device=method.training is ServerTraining.PER_DEVICE)
+        self.models = Distribution(
+            copy_per_device=method.training is ServerTraining.PER_DEVICE, remember=self._robust
+        )
         self.progress = Progress(settings.stop, settings.evaluate_every)
         self.roster = Roster()
         self.slot = JobSlot()
@@ -208,15 +220,19 @@ class Training:
         return effects
 
     def _carry_out(self, decision: Decision, now: float) -> list[Effect]:
+        merge = decision.merge
+        if self._robust and merge is not None:
+            shares = self.roster.shares
+            merge = guarded(merge, decision.settled, self.models.base_of, shares.epochs)
         for device, update in decision.settled:
             # Counted here and not on arrival: an update discarded by a barrier is handed in again.
             self.roster.settle(device, update.data.id)
-            if not decision.refused:
+            if not decision.refused and not isinstance(merge, RobustMerge):
                 self.progress.trained(self.roster.shares.epochs(device, update.trained))
-        if decision.merge is None:
+        if merge is None:
             return self._answer(decision.refresh, now)
         self.models.merging(decision.refresh)
-        return [self.slot.run(decision.merge)]
+        return [self.slot.run(merge)]
 
     def job_done(self, event: JobDone, now: float) -> list[Effect]:
         self.slot.done(event.ticket)
@@ -239,13 +255,32 @@ class Training:
         raise InvariantBroken(f"a server does not run {type(event.job).__name__}")
 
     def _merged(self, merge: Merge, event: JobDone, now: float) -> list[Effect]:
-        waiting = self.models.merged(event.result)
-        self.progress.merged(
-            len(merge.parts),
-            closes_round=self.aggregation.closes_round,
-            members=len(self.roster.members),
-        )
-        return [*self.progress.take_stock(self.models.version), *self._send_model(waiting, now)]
+        refused = refusals(event.text) if isinstance(merge, RobustMerge) else {}
+        notes = self._book(merge, refused) if isinstance(merge, RobustMerge) else []
+        merged = len(merge.parts) - len(refused)
+        waiting = self.models.merged(event.result, changed=merged > 0)
+        if merged:
+            self.progress.merged(
+                merged,
+                closes_round=self.aggregation.closes_round,
+                members=len(self.roster.members),
+            )
+        stock = self.progress.take_stock(self.models.version)
+        return [*notes, *stock, *self._send_model(waiting, now)]
+
+    def _book(self, merge: RobustMerge, refused: Mapping[int, str]) -> list[Effect]:
+        """Count what was merged; what was refused is noted and counts for nothing."""
+        notes: list[Effect] = []
+        shares = self.roster.shares
+        for number, (part, epochs) in enumerate(zip(merge.parts, merge.epochs, strict=True)):
+            if number not in refused:
+                self.progress.trained(epochs)
+                continue
+            notes.append(Note(NoteKind.OUTLIER_REFUSED, part.device, refused[number]))
+            if part.device in self.roster.members:
+                share = shares.counted(part.device) / shares.total
+                self.progress.refused(part.device, epochs, share=share, max_delay=None)
+        return notes
 
     def _answer(self, devices: Iterable[NodeId], now: float) -> list[Effect]:
         return self.models.answer(devices, self.roster, self.progress.share(now))

@@ -17,7 +17,7 @@ from fedoptima.engine.payloads import Tensors
 
 
 def merge(
-    base: Mapping[str, Tensor], keep: float, parts: Sequence[tuple[float, Tensors]]
+    base: Mapping[str, Tensor], keep: float, parts: Sequence[tuple[float, Mapping[str, Tensor]]]
 ) -> Tensors:
     """``keep * base + sum(weight * part)``, in the order given."""
     merged: Tensors = {}
@@ -44,7 +44,7 @@ class DeltaOptimizer:
     def apply(
         self,
         base: Mapping[str, Tensor],
-        parts: Sequence[tuple[float, Tensors]],
+        parts: Sequence[tuple[float, Mapping[str, Tensor]]],
         settings: ServerOptimizer,
         parameters: Collection[str],
     ) -> Tensors:

@@ -27,7 +27,10 @@ class Learner:
         modules: Mapping[str, nn.Module],
         settings: OptimizerConfig,
         schedule: ScheduleConfig,
+        *,
+        undoable: bool = False,
     ) -> None:
+        """``undoable``: a step that `leave_out` names is undone."""
         self.who = who
         self.modules = dict(modules)
         self._settings = settings
@@ -41,7 +44,10 @@ class Learner:
                 f"{who} has nothing to train: no parameter of its part of the model requires a "
                 "gradient; set split.at to give each side some"
             )
-        self._optimizer = build_optimizer(settings, self._parameters)
+        compute = self._parameters[0].device
+        # Only fused optimisers can leave out a step without waiting for the GPU to say whether.
+        self._masked = undoable and compute.type == "cuda"
+        self._optimizer = build_optimizer(settings, self._parameters, fused=self._masked)
         # Live references: state_dict() is slow to build and the tensors stay the same objects.
         self._tensors: Tensors = {
             prefix + name: tensor
@@ -49,8 +55,12 @@ class Learner:
             for name, tensor in module.state_dict(keep_vars=True).items()
         }
         self._rate = settings.learning_rate
-        self._loss = torch.zeros((), device=self._parameters[0].device)
+        self._loss = torch.zeros((), device=compute)
         self._losses = 0
+        self._undoable = undoable
+        self._undo = torch.zeros((), device=compute)  # above 0: this step is to be undone
+        self._buffers = [t for t in self._tensors.values() if not isinstance(t, nn.Parameter)]
+        self._buffers_before: list[Tensor] = []
 
     def parameter_names(self) -> frozenset[str]:
         """All of them: weights shared by two layers have two names, and neither is a buffer."""
@@ -83,16 +93,50 @@ class Learner:
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate
 
+    def begin(self) -> None:
+        """Before the forward passes of a step: keep what they change, in case it is undone."""
+        self._buffers_before = [buffer.clone() for buffer in self._buffers]
+
     def note_loss(self, loss: Tensor) -> None:
         self._loss += loss.detach()
         self._losses += 1
 
-    def learn(self) -> None:
-        """Take the optimiser's step with the gradients that are there."""
-        if self._settings.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_norm)
-        self._optimizer.step()
+    def leave_out(self, bad: Tensor) -> None:
+        """Undo the step that has begun if ``bad`` is true."""
+        self._undo = torch.maximum(self._undo, bad.to(self._undo.dtype))
+
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self._parameters if p.grad is not None]
+
+    def learn(self) -> Tensor:
+        """Take the optimiser's step with the gradients that are there; above 0 if it was undone."""
+        undo, self._undo = self._undo, torch.zeros_like(self._undo)
+        if self._masked or not undo.any():
+            if self._settings.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_norm)
+            if self._masked:
+                self._mask_step(undo)
+            self._optimizer.step()
+        if self._undoable:
+            self._undo_buffers(undo)
         self.drop_gradients()
+        return undo
+
+    def _mask_step(self, undo: Tensor) -> None:
+        self._optimizer.found_inf = undo  # type: ignore[attr-defined]
+        if self._settings.name == "sgd" and self._settings.momentum and not self._optimizer.state:
+            # A first step that is left out would leave torch's own momentum uninitialised.
+            for parameter in self._parameters:
+                momentum = torch.zeros_like(parameter, requires_grad=False)
+                self._optimizer.state[parameter]["momentum_buffer"] = momentum
+
+    def _undo_buffers(self, undo: Tensor) -> None:
+        if self._masked:
+            for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
+                buffer.copy_(torch.where(undo > 0, before, buffer))
+        elif undo.any():
+            for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
+                buffer.copy_(before)
 
     def check_losses(self) -> None:
         """Raise if a loss since the last check was not finite.
@@ -122,6 +166,10 @@ class Learner:
             if parameter.grad is not None:
                 tensors[f"gradient.{index}"] = parameter.grad.detach().clone()
         tensors["loss"] = self._loss.clone()
+        if self._undoable:  # between two parts of a mini-batch
+            tensors["undo"] = self._undo.clone()
+            before = enumerate(self._buffers_before)
+            tensors |= {f"before.{index}": tensor for index, tensor in before}
         return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
@@ -133,8 +181,10 @@ class Learner:
         entries: dict[str, object] = dict(cast(Mapping[str, object], state["optimizer"]))
         for name, tensor in tensors.items():
             if name.startswith("optimizer."):
-                # Adam counts its steps on the CPU, so that no step waits for a GPU.
-                own = tensor.cpu() if name.endswith(".step") else tensor
+                # Adam counts its steps on the CPU, so that no step waits for a GPU; a fused one
+                # on the GPU.
+                counts = name.endswith(".step") and not self._masked
+                own = tensor.cpu() if counts else tensor
                 entries[name.removeprefix("optimizer.")] = own.clone()
         for place, value in entries.items():
             number, key = place.split(".", 1)
@@ -147,6 +197,10 @@ class Learner:
             gradient = tensors.get(f"gradient.{index}")
             parameter.grad = None if gradient is None else gradient.clone()
         self._loss.copy_(tensors["loss"])
+        if self._undoable and "undo" in tensors:
+            self._undo.copy_(tensors["undo"])
+            before = [tensors.get(f"before.{index}") for index in range(len(self._buffers))]
+            self._buffers_before = [tensor.clone() for tensor in before if tensor is not None]
         self._losses = int(cast(int, state["losses"]))
 
     def restore_buffers(self, tensors: Tensors) -> None:
@@ -156,7 +210,9 @@ class Learner:
                 tensor.data.copy_(tensors[f"model.{name}"])
 
 
-def build_optimizer(config: OptimizerConfig, parameters: list[Tensor]) -> torch.optim.Optimizer:
+def build_optimizer(
+    config: OptimizerConfig, parameters: list[Tensor], *, fused: bool = False
+) -> torch.optim.Optimizer:
     if config.name == "sgd":
         return torch.optim.SGD(
             parameters,
@@ -164,9 +220,11 @@ def build_optimizer(config: OptimizerConfig, parameters: list[Tensor]) -> torch.
             momentum=config.momentum,
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
+            fused=fused or None,
         )
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return kind(parameters, config.learning_rate, weight_decay=config.weight_decay)
+    rate, decay = config.learning_rate, config.weight_decay
+    return kind(parameters, rate, weight_decay=decay, fused=fused or None)
 
 
 def rate_factor(schedule: ScheduleConfig, progress: float) -> float:

@@ -10,11 +10,12 @@ from torch import nn
 
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import Metrics
-from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
+from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, RobustMerge, ServerStep
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import Plan
+from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
@@ -37,6 +38,8 @@ from fedoptima.engine.payloads import (
     pack,
     rebuild_activation,
 )
+from fedoptima.engine.robust import Update
+from fedoptima.engine.robustness import Parts, Robustness
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.split import DeviceSpeed
 
@@ -54,6 +57,7 @@ class ServerEngine:
         self._server: Learner | None = None  # the shared one, or the merged copies
         self._copies: dict[NodeId, Learner] = {}
         self._deltas = DeltaOptimizer()
+        self._robustness = Robustness(task.robust)
         self._parameters: frozenset[str] = frozenset()  # in `_global`; the rest are buffers
         self._expected_update: ExpectedModel | None = None
         self._expected_batch: ExpectedActivations | None = None
@@ -69,7 +73,8 @@ class ServerEngine:
             case ServerStep():
                 return self._step(job, result)
             case Merge():
-                return Outcome(pack(result, self._merge(job)))
+                refused = self._merge(job)
+                return Outcome(pack(result, copy_of(self._global)), text=as_text(refused))
             case OpenCopy(device):
                 self._open_copy(device)
                 return Outcome(Payload(result, 0))
@@ -93,6 +98,8 @@ class ServerEngine:
                 parameters |= {prefix + name for name, _ in named}
         self._parameters = frozenset(parameters)
         self._expected_update = ExpectedModel(self._global)
+        self._robustness = Robustness(self._task.robust)
+        self._robustness.watch(self._parameters, self._global)
         self._spares = [[sides.device]]
         if sides.server is not None:
             planning = self._task.planning
@@ -101,9 +108,11 @@ class ServerEngine:
             )
             self._spares[0].append(deepcopy(sides.server))
             self._server = self._learner("the server", sides.server)
+            self._robustness.watch(self._server.parameter_names(), self._server.tensors())
 
     def _learner(self, who: str, module: nn.Module) -> Learner:
-        return Learner(who, {"": module}, self._task.server_optimizer, self._task.schedule)
+        optimizer, schedule = self._task.server_optimizer, self._task.schedule
+        return Learner(who, {"": module}, optimizer, schedule, undoable=True)
 
     # ---- messages: on the thread that receives them ------------------------------------------
 
@@ -141,6 +150,8 @@ class ServerEngine:
             learner = self._shared()
         tensors = arrived(job.data, self._task.compute)
         labels = tensors[LABELS]
+        if job.part == 0:
+            learner.begin()
         activation = rebuild_activation(tensors, self._activation)
         seed = derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
         seed_step(seed, self._task.compute)
@@ -150,6 +161,7 @@ class ServerEngine:
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
             learner.set_progress(job.progress)
+            self._robustness.limit(job.origin, learner, activation)
             learner.learn()
         if job.return_gradient:
             return Outcome(pack(result, gradients_of(activation)), samples=len(labels))
@@ -162,26 +174,55 @@ class ServerEngine:
 
     # ---- aggregation -------------------------------------------------------------------------
 
-    def _merge(self, job: Merge) -> Tensors:
+    def _merge(self, job: Merge) -> dict[int, str]:
+        """Merge both sides; returns the parts that were refused, and why."""
+        sides = [self._handed_in(job)]
+        if self._task.planning.training is ServerTraining.PER_DEVICE:
+            sides.append(self._of_copies(job))
+        if isinstance(job, RobustMerge):
+            refused, parts = self._robustness.select(sides, whole=not job.keep)
+        else:
+            refused = {}
+            parts = [[(update.weight, update.tensors) for update in side] for side in sides]
+        if len(refused) < len(job.parts):
+            self._fold(job, parts)
+        if len(sides) > 1:
+            for device in job.refresh:
+                if device in self._copies:
+                    self._copies[device].load(self._shared().tensors())
+        return refused
+
+    def _handed_in(self, job: Merge) -> list[Update]:
         compute = self._task.compute
-        parts = [(part.weight, arrived(part.data, compute)) for part in job.parts]
+        bases = job.bases if isinstance(job, RobustMerge) else (None,) * len(job.parts)
+        return [
+            Update(
+                part.device,
+                part.weight,
+                arrived(part.data, compute),
+                self._global if base is None else arrived(base, compute),
+                delta=job.server_optimizer is not None,
+            )
+            for part, base in zip(job.parts, bases, strict=True)
+        ]
+
+    def _of_copies(self, job: Merge) -> list[Update]:
+        shared = self._shared().tensors()
+        return [
+            Update(part.device, part.weight, self._copies[part.device].tensors(), shared)
+            for part in job.parts
+        ]
+
+    def _fold(self, job: Merge, sides: list[Parts]) -> None:
         if job.server_optimizer is not None:
             self._global = self._deltas.apply(
-                self._global, parts, job.server_optimizer, self._parameters
+                self._global, sides[0], job.server_optimizer, self._parameters
             )
         else:
-            self._global = merge(self._global, job.keep, parts)
-        if self._task.planning.training is ServerTraining.PER_DEVICE:
-            self._merge_copies(job)
-        return copy_of(self._global)
-
-    def _merge_copies(self, job: Merge) -> None:
-        shared = self._shared()
-        parts = [(part.weight, self._copies[part.device].tensors()) for part in job.parts]
-        shared.load(merge(shared.tensors(), job.keep, parts))
-        for device in job.refresh:
-            if device in self._copies:
-                self._copies[device].load(shared.tensors())
+            self._global = merge(self._global, job.keep, sides[0])
+        if len(sides) > 1:
+            shared = self._shared()
+            shared.load(merge(shared.tensors(), job.keep, sides[1]))
 
     def _open_copy(self, device: NodeId) -> None:
         shared = self._shared()
@@ -254,7 +295,10 @@ class ServerEngine:
             state, own = learner.save()
             learners[name] = state
             tensors |= {f"learner.{name}/{key}": tensor for key, tensor in own.items()}
-        return {"plan": self.plan.to_json(), "learners": learners}, tensors
+        robustness, own = self._robustness.save()
+        tensors |= {f"robustness.{name}": tensor for name, tensor in own.items()}
+        state = {"plan": self.plan.to_json(), "learners": learners, "robustness": robustness}
+        return state, tensors
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
         plan = cast(str, state["plan"])
@@ -263,6 +307,9 @@ class ServerEngine:
         self._build(Plan.from_json(plan))
         self._global = _under("global.", tensors)
         self._deltas.velocity = _under("velocity.", tensors)
+        if "robustness" in state:
+            robustness = cast(Mapping[str, object], state["robustness"])
+            self._robustness.restore(robustness, _under("robustness.", tensors))
         learners = cast(Mapping[str, Mapping[str, object]], state["learners"])
         for name in learners:
             if name != SERVER:

@@ -16,6 +16,7 @@ from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
+from fedoptima.core.robust import RobustBarrier
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.preprocess.plan import PlanSettings, Sides, build_sides, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
@@ -39,6 +40,7 @@ class Task:
     compute: torch.device
     loss: Loss = cross_entropy
     evaluation_batch: int = 500
+    robust: RobustBarrier = "none"
 
     @cached_property
     def example(self) -> Tensor:

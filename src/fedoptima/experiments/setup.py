@@ -108,6 +108,7 @@ def prepare_run(
         compute=compute,
         loss=given.loss or cross_entropy,
         evaluation_batch=recipe.training.evaluation_batch,
+        robust=method.robust,
     )
     return RunSetup(recipe, method, task)
 
@@ -246,9 +247,17 @@ class Assembly:
         return {SERVER: self.server_engine, **self.device_engines}
 
 
+BuildEngine = Callable[[Recipe, Task, NodeId, NDArray[np.int64]], DeviceEngine]
+
+
 def assemble(
-    experiment: Experiment, observers: list[Callable[[Record], None]], *, dry: bool = False
+    experiment: Experiment,
+    observers: list[Callable[[Record], None]],
+    *,
+    dry: bool = False,
+    build_engine: BuildEngine | None = None,
 ) -> Assembly:
+    """``build_engine``: makes a device's engine; `device_engine` by default."""
     recipe, task, fleet = experiment.recipe, experiment.task, experiment.fleet
     batches = experiment.batches
     server_engine: ServerEngine | DryServerEngine
@@ -259,7 +268,7 @@ def assemble(
     else:
         server_engine = ServerEngine(task)
         for device, rows in experiment.shares.items():
-            engines[device] = device_engine(recipe, task, device, rows)
+            engines[device] = (build_engine or device_engine)(recipe, task, device, rows)
 
     def plan() -> Plan:
         assert server_engine.plan is not None

@@ -10,6 +10,7 @@ from fedoptima.core.flow import OpenFlow
 from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.robust import Robust
 from fedoptima.core.scheduler import FifoScheduler
 from fedoptima.core.staleness import StalenessRule
 
@@ -24,6 +25,7 @@ def fedbuff(
     staleness_b: float = 4.0,
     server_learning_rate: float = 1.0,
     server_momentum: float = 0.0,
+    robust: Robust = "none",
 ) -> Method:
     size = min(10, devices) if buffer is None else buffer
     delay = 8 * devices if max_delay is None else max_delay
@@ -36,5 +38,6 @@ def fedbuff(
         aggregation=partial(Buffered, size, delay, rule=rule, server_optimizer=optimizer),
         scheduler=FifoScheduler,
         flow=OpenFlow,
+        robust=robust,
         resolved={"buffer": size, "max_delay": delay},
     )

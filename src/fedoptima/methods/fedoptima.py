@@ -10,6 +10,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.robust import Robust
 from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
 from fedoptima.core.staleness import StalenessRule
 
@@ -27,6 +28,7 @@ def fedoptima(
     staleness_b: float = 4.0,
     scheduler: Literal["counter", "fifo"] = "counter",
     auxiliary: str | int = "default",
+    robust: Robust = "none",
 ) -> Method:
     """`scheduler` and `auxiliary` are the paper's ablations (section 6.5)."""
     cap = max(2 * devices, 32) if activation_cap is None else activation_cap
@@ -51,5 +53,6 @@ def fedoptima(
         if local_loss
         else OpenFlow,
         auxiliary=auxiliary,
+        robust=robust,
         resolved={"activation_cap": cap, "max_delay": delay},
     )

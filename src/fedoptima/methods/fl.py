@@ -9,6 +9,7 @@ from fedoptima.core.aggregation import Barrier
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.scheduler import FifoScheduler
 
 
@@ -17,6 +18,7 @@ def fl(
     *,
     on_leave: Literal["drop", "wait"] = "drop",  # what a leaving device does to the barrier
     barrier_timeout: float | None = None,  # seconds to wait for the others; None: forever
+    robust: RobustBarrier = "none",
 ) -> Method:
     return Method(
         name="fl",
@@ -25,4 +27,5 @@ def fl(
         aggregation=partial(Barrier, on_leave=on_leave, timeout=barrier_timeout),
         scheduler=FifoScheduler,
         flow=OpenFlow,
+        robust=robust,
     )

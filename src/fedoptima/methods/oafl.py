@@ -9,6 +9,7 @@ from fedoptima.core.aggregation import AsyncStaleness
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.robust import Robust
 from fedoptima.core.scheduler import FifoScheduler
 from fedoptima.core.staleness import StalenessRule
 
@@ -22,6 +23,7 @@ def oafl(
     alpha_max: float = 1.0,
     staleness_a: float = 0.5,
     staleness_b: float = 4.0,
+    robust: Robust = "none",
 ) -> Method:
     delay = 8 * devices if max_delay is None else max_delay
     rule = StalenessRule(staleness, alpha, staleness_a, staleness_b, alpha_max)
@@ -32,5 +34,6 @@ def oafl(
         aggregation=partial(AsyncStaleness, delay, rule),
         scheduler=FifoScheduler,
         flow=OpenFlow,
+        robust=robust,
         resolved={"max_delay": delay},
     )

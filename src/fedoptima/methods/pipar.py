@@ -10,6 +10,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.scheduler import FifoScheduler
 
 
@@ -19,6 +20,7 @@ def pipar(
     micro_batches: int | None = None,  # None: as many as hide the round trip, by the plan
     on_leave: Literal["drop", "wait"] = "wait",  # the paper: a leaving device blocks training
     barrier_timeout: float | None = None,
+    robust: RobustBarrier = "none",
 ) -> Method:
     if micro_batches is not None and micro_batches < 1:
         raise ConfigError(f"method.micro_batches = {micro_batches}: must be at least 1")
@@ -29,4 +31,5 @@ def pipar(
         aggregation=partial(Barrier, on_leave=on_leave, timeout=barrier_timeout),
         scheduler=FifoScheduler,
         flow=OpenFlow,
+        robust=robust,
     )

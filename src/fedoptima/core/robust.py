@@ -1,0 +1,65 @@
+"""Merges that withstand hostile devices: which part of them is decided without tensors.
+
+The engine compares updates and may refuse some; which ones, it says in the job's text. A refused
+update counts as little as one that came too late: no version, no epoch, and its device is answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from fedoptima.core.events import JobDone
+from fedoptima.core.jobs import Merge, Part, RobustMerge
+from fedoptima.core.messages import ModelUpdate
+from fedoptima.core.types import NodeId, Payload
+
+Robust = Literal["none", "clip", "refuse"]
+RobustBarrier = Literal["none", "clip", "refuse", "trimmed_mean", "median"]
+
+
+def guarded(
+    merge: Merge,
+    settled: Sequence[tuple[NodeId, ModelUpdate]],
+    base_of: Callable[[NodeId, int], Payload | None],
+    epochs_of: Callable[[NodeId, int], float],
+) -> RobustMerge:
+    """``merge``, with what the engine needs to compare the updates.
+
+    ``base_of``: the model that a device was sent, by version; ``epochs_of``: what training on so
+    many samples is of an epoch.
+    """
+    updates = dict(settled)
+    return RobustMerge(
+        merge.keep,
+        merge.parts,
+        merge.refresh,
+        merge.server_optimizer,
+        bases=tuple(
+            base_of(part.device, updates[part.device].version) if part.device in updates else None
+            for part in merge.parts
+        ),
+        # What a buffer took earlier was counted then.
+        epochs=tuple(
+            epochs_of(part.device, updates[part.device].trained) if part.device in updates else 0.0
+            for part in merge.parts
+        ),
+    )
+
+
+def as_text(refused: Mapping[int, str]) -> str:
+    """The parts that were refused, by number, and why."""
+    return json.dumps({str(number): why for number, why in refused.items()}) if refused else ""
+
+
+def merged_parts(done: JobDone) -> list[Part]:
+    """The parts of a merge without those that were refused."""
+    if not isinstance(done.job, Merge):
+        return []
+    refused = refusals(done.text)
+    return [part for number, part in enumerate(done.job.parts) if number not in refused]
+
+
+def refusals(text: str) -> dict[int, str]:
+    return {int(number): why for number, why in json.loads(text or "{}").items()}

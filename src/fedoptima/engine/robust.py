@@ -1,0 +1,180 @@
+"""Merging that a minority of hostile devices cannot steer (docs/security.md, "Robust merging").
+
+What is compared is the change that an update makes: the update less the model its round began with.
+The fleet is the last change of every device, so one that hands in more often has no more votes; and
+since a device is compared with the median, at least half of the fleet is always accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedoptima.core.robust import RobustBarrier
+from fedoptima.core.types import NodeId
+from fedoptima.engine.payloads import Tensors
+
+ENOUGH = 4  # devices: among fewer there is no majority to compare with
+FAR = 4.0  # times the median norm: such a change is refused, not only clipped
+APART = 0.4  # below the fleet's usual cosine, and below 0: such a change is refused
+TRIM = 0.25  # share of the values that a trimmed mean leaves out at each end
+
+
+@dataclass(frozen=True)
+class Update:
+    device: NodeId
+    weight: float
+    tensors: Mapping[str, Tensor]
+    base: Mapping[str, Tensor]  # what the round began with
+    delta: bool = False  # its parameters are handed in as their change
+
+
+class RobustMerging:
+    """Of one side of the model: its parameters and its other floating-point tensors (buffers)."""
+
+    def __init__(
+        self, kind: RobustBarrier, parameters: Collection[str], tensors: Mapping[str, Tensor]
+    ) -> None:
+        self._kind = kind
+        floats = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
+        self._groups = (
+            [name for name in floats if name in parameters],
+            [name for name in floats if name not in parameters],
+        )
+        self.latest: dict[NodeId, list[Tensor]] = {}  # changes, as one vector for each group
+
+    def see(self, updates: Sequence[Update]) -> None:
+        if self._kind in ("trimmed_mean", "median"):
+            return  # these compare the updates of one merge
+        for update in updates:
+            self.latest[update.device] = [self._change(update, names) for names in self._groups]
+
+    def _change(self, update: Update, names: Sequence[str]) -> Tensor:
+        delta = update.delta and names is self._groups[0]
+        parts = [
+            (update.tensors[name] if delta else update.tensors[name] - update.base[name]).flatten()
+            for name in names
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0)
+
+    # ---- who is merged -----------------------------------------------------------------------
+
+    def refusals(self, updates: Sequence[Update]) -> dict[int, str]:
+        """The updates, by number, that stand out too much, and why."""
+        if self._kind != "refuse" or len(self.latest) < ENOUGH:
+            return {}
+        far = [self._how_far(group) for group in range(len(self._groups))]
+        cosines = self._cosines()
+        usual = float(middle(torch.tensor(list(cosines.values()))))
+        found: dict[int, str] = {}
+        for number, update in enumerate(updates):
+            times = max(group[update.device] for group in far)
+            cosine = cosines[update.device]
+            if not times <= FAR:
+                found[number] = (
+                    f"it changes the model {times:.3g} times as much as usual in this fleet; up to "
+                    f"{FAR:g} times is accepted"
+                )
+            elif cosine < min(0.0, usual - APART):
+                found[number] = (
+                    f"it moves the model against the fleet: its cosine with the median of the "
+                    f"others is {cosine:.2f}, and {usual:.2f} is usual"
+                )
+        return found
+
+    def _how_far(self, group: int) -> dict[NodeId, float]:
+        """The norm of each device's change, as a multiple of the median."""
+        norms = torch.stack([vectors[group].norm() for vectors in self.latest.values()])
+        # Where most devices change nothing, nothing can be said about the others.
+        median = middle(norms)
+        times = torch.where(median > 0, norms / median, torch.zeros_like(norms))
+        return dict(zip(self.latest, times.tolist(), strict=True))
+
+    def _cosines(self) -> dict[NodeId, float]:
+        """Of each device's change with the median of the others'; all changes of equal length."""
+        changes = torch.stack([vectors[0] for vectors in self.latest.values()])
+        changes = torch.nn.functional.normalize(changes, dim=1)
+        ordered = changes.sort(dim=0).values
+        cosines = [
+            torch.cosine_similarity(own, median_of_others(own, ordered), dim=0) for own in changes
+        ]
+        return dict(zip(self.latest, torch.stack(cosines).tolist(), strict=True))
+
+    # ---- how much of it ----------------------------------------------------------------------
+
+    def parts(self, updates: Sequence[Update]) -> list[tuple[float, Mapping[str, Tensor]]]:
+        """What is summed up instead of the updates."""
+        if self._kind in ("trimmed_mean", "median"):
+            return [(sum(update.weight for update in updates), self._centre(updates))]
+        return [(update.weight, self._clipped(update)) for update in updates]
+
+    def _clipped(self, update: Update) -> Tensors:
+        """The update, its change no longer than the median of the fleet's."""
+        tensors = dict(update.tensors)
+        for group, names in enumerate(self._groups):
+            times = self._how_far(group)[update.device]
+            if times <= 1:
+                continue
+            for name in names:
+                tensor, base = tensors[name], update.base[name]
+                if update.delta and not group:
+                    tensors[name] = tensor / times
+                else:
+                    tensors[name] = base + (tensor - base) / times
+        return tensors
+
+    def _centre(self, updates: Sequence[Update]) -> Tensors:
+        """Value by value, the middle of the updates. Each counts once: a weight is a device's own
+        word."""
+        tensors = dict(updates[0].tensors)
+        for name in tensors:
+            values = torch.stack([update.tensors[name] for update in updates])
+            if not values.is_floating_point():
+                tensors[name] = values.amax(dim=0)
+            elif self._kind == "median":
+                tensors[name] = middle(values)
+            else:
+                cut = int(len(values) * TRIM)
+                tensors[name] = values.sort(dim=0).values[cut : len(values) - cut].mean(dim=0)
+        return tensors
+
+    # ---- checkpoint --------------------------------------------------------------------------
+
+    def save(self) -> tuple[list[NodeId], Tensors]:
+        """The devices' names are in the list only, not in the names of tensors."""
+        tensors = {
+            f"{number}.{group}": vector
+            for number, vectors in enumerate(self.latest.values())
+            for group, vector in enumerate(vectors)
+        }
+        return list(self.latest), tensors
+
+    def restore(self, devices: Sequence[NodeId], tensors: Tensors) -> None:
+        self.latest = {
+            device: [tensors[f"{number}.{group}"] for group in range(len(self._groups))]
+            for number, device in enumerate(devices)
+        }
+
+
+def middle(values: Tensor) -> Tensor:
+    """The median along the first dimension, of an even number the mean of the two in the middle.
+
+    Not torch.quantile, which takes 16 million values at most.
+    """
+    ordered = values.sort(dim=0).values
+    return (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
+
+
+def median_of_others(own: Tensor, ordered: Tensor) -> Tensor:
+    """``ordered``: the values of all, sorted along the first dimension; ``own`` is one of them."""
+    count = len(ordered)
+    half = count // 2
+    if count % 2 == 0:
+        return torch.where(own <= ordered[half - 1], ordered[half], ordered[half - 1])
+    below, above = own < ordered[half], own > ordered[half]
+    low = torch.where(below, ordered[half], ordered[half - 1])
+    high = torch.where(above, ordered[half], ordered[half + 1])
+    return (low + high) / 2

@@ -1,0 +1,1 @@
+"""How robust merging withstands hostile devices."""
