@@ -8,6 +8,7 @@ from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.jobs import ServerStep
 from fedoptima.core.messages import ActivationBatch, Assignment, Join
 from fedoptima.core.method import Method
+from fedoptima.core.types import PayloadId
 from tests.support.bench import ServerBench, payload, running_server, sent
 from tests.support.rows import Options, no_auxiliary, oafl, pipar, splitfed
 
@@ -57,3 +58,15 @@ def test_a_device_that_gave_up_what_it_brought_may_say_so_once() -> None:
     bench.says("late", Join(0, 8, 1.0, 1.0))
     with pytest.raises(ProtocolViolation, match="late joined twice"):
         bench.says("late", Join(0, 8, 1.0, 1.0))
+
+
+def test_a_device_cannot_say_again_and_again_that_it_brought_work() -> None:
+    """Each time it was answered, with a model, and the others waited."""
+    bench = running_server(splitfed(Options()), "a")
+    bench.joins("late", training=True)
+    for again in (
+        Join(0, 8, 1.0, 1.0, training=True),
+        Join(0, 8, 1.0, 1.0, pending=PayloadId("x")),
+    ):
+        with pytest.raises(ProtocolViolation, match="late joined twice"):
+            bench.says("late", again)

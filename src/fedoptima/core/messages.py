@@ -36,6 +36,10 @@ class Join:
     pending: PayloadId | None = None
     step: int = 0  # of its next iteration: a trace then says where each incarnation started
 
+    @property
+    def has_work(self) -> bool:
+        return self.training or self.pending is not None
+
 
 @dataclass(frozen=True, slots=True)
 class ActivationBatch:

@@ -197,9 +197,10 @@ class ServerCore:
         running = self.phase is ServerPhase.RUNNING
         known = self._roster.members.get(device)
         if known is not None:
-            if not known.join.training and known.join.pending is None:
+            # Once, to say that it discarded the work it had: see DeviceCore._assign.
+            if not known.join.has_work or join.has_work:
                 raise ProtocolViolation(f"{device} joined twice")
-            known.join = join  # it discarded the work it had: see DeviceCore._assign
+            known.join = join
             return self.training.welcome(device, known, self._now) if running else []
         member = self._roster.add(device, join)
         if running:

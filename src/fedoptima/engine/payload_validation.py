@@ -40,6 +40,7 @@ class ExpectedModel:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._kinds = {name: Kind.of(tensor) for name, tensor in tensors.items()}
+        self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
 
     def check(self, payload: Payload, values: Values | None = None) -> None:
         tensors = tensors_in(payload)
@@ -107,6 +108,8 @@ class ExpectedActivations:
             for index, tensor in enumerate(tensors_of(example))
         }
         self._names = {*self._samples, LABELS}
+        sample = sum(kind.shape.numel() * kind.dtype.itemsize for kind in self._samples.values())
+        self.nbytes = (sample + torch.int64.itemsize) * batch_size + torch.float64.itemsize
         self._batch_size = batch_size
         self._classes = classes
 

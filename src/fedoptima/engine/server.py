@@ -137,6 +137,19 @@ class ServerEngine:
                     raise ProtocolViolation("activations for a server that trains on none")
                 self._expected_batch.check(message, values)
 
+    def most_bytes(self, kind: type[Message]) -> int:
+        """Of the tensors in the largest message of this kind that a device may send.
+
+        Before there is a plan, an update may come that was made for an earlier process.
+        """
+        if issubclass(kind, ModelUpdate):
+            if self._expected_update is not None:
+                return self._expected_update.nbytes
+            return sum(tensor.nbytes for tensor in self._task.model.state_dict().values())
+        if issubclass(kind, ActivationBatch) and self._expected_batch is not None:
+            return self._expected_batch.nbytes
+        return 0
+
     def receive(self, message: Message) -> Message:
         """An admitted message, with its tensors being copied to the compute device."""
         return stage_message(message, self._task.compute)

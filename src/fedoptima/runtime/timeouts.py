@@ -1,7 +1,8 @@
 """Every wait of the network runtime, in one place. All in seconds.
 
 What is not here does not time out: a device computes as long as it needs, a transfer takes as long
-as the link needs, and a method's own deadlines (credit_timeout, barrier_timeout) are its options.
+as the link needs as long as it goes on, and a method's own deadlines (credit_timeout,
+barrier_timeout) are its options.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from dataclasses import dataclass
 class Timeouts:
     # A connection that is not introduced, or an introduction that is not answered, by then is over.
     handshake: float = 10.0
+    # A connection on which nothing was begun for so long is closed.
+    idle: float = 60.0
+    # A message that stopped half-way, or one that the peer does not read, ends the session. Frames
+    # arrive whole: this is a link below 14 kbit/s, which keepalive below does not notice.
+    stall: float = 300.0
     # gRPC's own keepalive finds peers that have vanished without a word (power, NAT, cable).
     keepalive_every: float = 20.0
     keepalive_answer: float = 10.0

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -28,7 +29,7 @@ from fedoptima.core.messages import (
 )
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import URGENT, encode
+from fedoptima.runtime.wire.codec import BULK, URGENT, encode
 from fedoptima.runtime.wire.frames import MAX_FRAME_BYTES, Chunk
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
@@ -38,6 +39,9 @@ from tests.support.raw_peer import RawPeer, hello
 
 MALLORY = NodeId("slow")  # a name that the recipe knows
 JOIN = Join(incarnation=0, samples=32, flops_per_second=1e9, bytes_per_second=1e6)
+WORKING = replace(JOIN, version=0, training=True)
+# A model has 1,100 bytes here, a batch 2,120: twice that, and 64 KiB.
+LIMIT, BATCH_LIMIT = 67736, 69776
 MEMORY = 200 << 20  # bytes: far less than is asked for, far more than a run of this size takes
 
 
@@ -121,9 +125,14 @@ def header(nbytes: int) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def promise(nbytes: int) -> wire.Frame:
-    update = wire.ModelUpdate(data=wire.Payload(id="slow/0/1", nbytes=nbytes))
-    return wire.Frame(head=wire.Head(lane=URGENT, header=header(nbytes), model_update=update))
+def promise(nbytes: int, lane: int = URGENT) -> wire.Frame:
+    data = wire.Payload(id="slow/0/1", nbytes=nbytes)
+    head = wire.Head(lane=lane, header=header(nbytes))
+    if lane == URGENT:
+        head.model_update.CopyFrom(wire.ModelUpdate(data=data))
+    else:
+        head.activation_batch.CopyFrom(wire.ActivationBatch(data=data, parts=1))
+    return wire.Frame(head=head)
 
 
 Attack = Callable[[RawPeer], None]
@@ -169,8 +178,16 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         attack(introduced, BEGUN, Chunk(URGENT, (memoryview(bytes(17)),))),
         "bytes more than the header says",
     ),
-    "five gigabytes promised": (attack(introduced, promise(5 << 30)), "limit 1024000000"),
-    "a gigabyte promised, not sent": (attack(introduced, promise(1 << 29), BEGUN), "no place now"),
+    "five gigabytes promised": (attack(introduced, promise(5 << 30)), f"limit {LIMIT} bytes"),
+    "a megabyte promised, not sent": (attack(introduced, promise(1 << 20)), f"limit {LIMIT} bytes"),
+    "a megabyte of activations": (
+        attack(introduced, promise(1 << 20, BULK)),
+        f"limit {BATCH_LIMIT} bytes",
+    ),
+    "a process with a name of 4 MB": (
+        attack(nothing, hello(MALLORY, process="x" * (MAX_FRAME_BYTES - 1000))),
+        "too long a name",
+    ),
     "five gigabytes of elements": (
         attack(introduced, wire.Frame(head=wire.Head(header=header(5 << 30)))),
         "unknown kind",
@@ -181,6 +198,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "no word of joining": (attack(introduced, activations(0)), "spoke before joining"),
     "joining twice": (attack(member, JOIN), "joined twice"),
+    "joining again and again with work": (attack(introduced, WORKING, WORKING), "joined twice"),
+    "discarding its work again and again": (
+        attack(introduced, WORKING, JOIN, JOIN),
+        "joined twice",
+    ),
     "activations without a credit": (
         attack(member, activations(0)),
         "without a turn-on",

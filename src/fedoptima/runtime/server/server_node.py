@@ -24,7 +24,7 @@ from fedoptima.core.events import (
     Restarted,
 )
 from fedoptima.core.machine import ComputeEngine, rejected
-from fedoptima.core.messages import Message, Stop
+from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate, Stop
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.checkpoint import SavedEngine
@@ -40,9 +40,14 @@ from fedoptima.trace.record import Record
 DeviceObserver = Callable[[Sequence[Record]], None]  # is given new records of one device
 
 
+_HEADROOM = 64 << 10  # bytes of a message beyond what the plan allows
+_MOST_SMALL = 4 << 20  # bytes of messages without tensors that wait for one device
+
+
 class NetworkServerEngine(ComputeEngine, SavedEngine, Protocol):
     def evaluation(self) -> Callable[[], Metrics]: ...
     def admit(self, message: Message) -> None: ...
+    def most_bytes(self, kind: type[Message]) -> int: ...
     def receive(self, message: Message) -> Message: ...
 
 
@@ -118,6 +123,24 @@ class ServerNode(Node):
         session = self.sessions.get(effect.to)
         if session is not None and session.number == effect.session:
             session.outbox.put(effect.message)
+            if session.outbox.held > self._most_held():
+                asyncio.get_running_loop().call_soon(self._reject_unread, session)
+
+    def _reject_unread(self, session: Session) -> None:
+        """Later than the effect that filled its outbox: see `Node`."""
+        if self.sessions.get(session.device) is session:
+            held = session.outbox.held
+            self.reject(session, ProtocolViolation(f"it does not read: {held:,} bytes wait for it"))
+
+    def _most_held(self) -> int:
+        """A device that reads has at most one model and one mini-batch's gradients on their way."""
+        sizes = map(self.engine.most_bytes, (ModelUpdate, ActivationBatch))
+        return 2 * sum(sizes) + _MOST_SMALL
+
+    def limit(self, kind: type[Message]) -> int:
+        """Bytes of a device's message: twice what the plan allows, so that most that is wrong with
+        one can be said exactly."""
+        return 2 * self.engine.most_bytes(kind) + _HEADROOM
 
     def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
         found = self.sessions.get(peer)

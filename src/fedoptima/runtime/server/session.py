@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from dataclasses import dataclass
 
 import grpc
 
 from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.messages import Message
 from fedoptima.core.types import NodeId
 from fedoptima.runtime.clock import OffsetClock
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import Assembler
+from fedoptima.runtime.wire.codec import Assembler, MessageLimit
+from fedoptima.runtime.wire.frames import Frame
 from fedoptima.runtime.wire.outbox import Outbox
 
 
@@ -38,8 +41,23 @@ class Session:
         self.finished = asyncio.Event()  # the stream is closed
         self._answered = asyncio.Event()
 
-    def receive_with(self, *, limit: int, pinned: bool) -> None:
+    def receive_with(self, *, limit: MessageLimit, pinned: bool) -> None:
         self.assembler = Assembler(limit=limit, pinned=pinned)
+        self.heard = time.monotonic()  # the last frame of a message
+
+    def take(self, frame: Frame) -> Message | None:
+        """The message that a frame of one completes, if it does."""
+        self.heard = time.monotonic()
+        return self.assembler.feed(frame)
+
+    def stalled(self, patience: float) -> str:
+        """What does not go on, for longer than that; empty: nothing."""
+        now = time.monotonic()
+        if self.assembler.waits and now - self.heard > patience:
+            return f"a message stopped half-way, {patience:g} s ago"
+        if self.outbox.stuck(now) > patience:
+            return f"it has not read what it was sent for {patience:g} s"
+        return ""
 
     def end(self, refusal: Refusal | None = None) -> None:
         if not self.ended.done():

@@ -9,8 +9,10 @@ from typing import Any
 import grpc
 
 from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.messages import Message
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.security.tls import ServerTLS, peer_name
+from fedoptima.runtime.server.descriptors import most_connections
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
@@ -42,13 +44,16 @@ class ServerStreams:
         limit: int,
         pinned: bool = False,
         timeouts: Timeouts = DEFAULT,
+        connections: int | None = None,
     ) -> None:
-        """``recipe``: what every device is sent. ``limit``: bytes of the largest message taken."""
+        """``recipe``: what every device is sent. ``limit``: bytes of the largest message taken,
+        whatever the plan allows. ``connections``: at most; None: as many as the system allows."""
         self._node = node
         self._recipe = recipe
         self._limit = limit
         self._pinned = pinned
         self._timeouts = timeouts
+        self._connections = connections
         self._log: logging.Logger = node.log
         self._open: set[Session] = set()  # until their streams are closed
         self._closing = False
@@ -56,7 +61,8 @@ class ServerStreams:
     def listen(self, address: str, tls: ServerTLS | None) -> tuple[Any, int]:
         """A server, to be started, and its port, which the system chooses where it is 0."""
         self._secure = tls is not None
-        server = grpc.aio.server(options=server_options(self._timeouts))
+        most = most_connections() if self._connections is None else self._connections
+        server = grpc.aio.server(options=server_options(self._timeouts, connections=most))
         handler = grpc.stream_stream_rpc_method_handler(
             self._serve, request_deserializer=deserialize, response_serializer=serialize
         )
@@ -133,7 +139,7 @@ class ServerStreams:
         session = Session(
             device, self._node.next_session(hello.last_session), hello, _peer(context)
         )
-        session.receive_with(limit=self._limit, pinned=self._pinned)
+        session.receive_with(limit=self._limit_of, pinned=self._pinned)
         welcome = wire.Welcome(
             run=self._node.run,
             session=session.number,
@@ -168,6 +174,8 @@ class ServerStreams:
         name = hello.name
         if not name or len(name) > _NAME_LENGTH or name == SERVER or not _is_plain(name):
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"{name[:_NAME_LENGTH]!r} is no name")
+        if len(hello.process) > _NAME_LENGTH:  # kept as long as the session
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the process has too long a name")
         if self._secure:
             certified = peer_name(context)
             if certified != name:
@@ -178,6 +186,9 @@ class ServerStreams:
                     f"{name}",
                 )
         return NodeId(name)
+
+    def _limit_of(self, kind: type[Message]) -> int:
+        return min(self._limit, self._node.limit(kind))
 
     async def _make_room(self, device: NodeId, hello: wire.Hello, context: Context) -> None:
         """A connection that died unnoticed is replaced; one whose device answers is not."""
@@ -206,7 +217,7 @@ class ServerStreams:
 
     def _take(self, session: Session, frame: Frame) -> None:
         if isinstance(frame, Chunk) or frame.HasField("head"):
-            message = session.assembler.feed(frame)
+            message = session.take(frame)
             if message is not None:
                 self._node.receive(session, message)
             return
@@ -235,6 +246,9 @@ class ServerStreams:
     async def _ping(self, session: Session) -> None:
         while True:
             await asyncio.sleep(self._timeouts.ping_every)
+            if problem := session.stalled(self._timeouts.stall):
+                self._node.reject(session, ProtocolViolation(problem))
+                return
             session.ping(self._node.clock())
 
 

@@ -11,6 +11,8 @@ SERVICE: Final = "fedoptima.v1.Fleet"
 METHOD: Final = "Session"
 PATH: Final = f"/{SERVICE}/{METHOD}"
 
+STREAMS: Final = 4  # of one connection at a time: a device has one, and for a moment its next
+
 Options = list[tuple[str, int]]
 
 
@@ -34,11 +36,19 @@ def client_options(timeouts: Timeouts) -> Options:
     ]
 
 
-def server_options(timeouts: Timeouts) -> Options:
+def server_options(timeouts: Timeouts, *, connections: int | None = None) -> Options:
+    """``connections``: at most so many at a time, of whatever kind; more are closed at once."""
     half = int(timeouts.keepalive_every * 500)
-    return [
+    options = [
         *_common(timeouts),
         ("grpc.http2.min_ping_interval_without_data_ms", half),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", half),
         ("grpc.so_reuseport", 0),  # a second server on the port is an error
+        # For those who connect and say nothing, or say no more after the handshake.
+        ("grpc.server_handshake_timeout_ms", int(timeouts.handshake * 1000)),
+        ("grpc.max_connection_idle_ms", int(timeouts.idle * 1000)),
+        ("grpc.max_concurrent_streams", STREAMS),
     ]
+    if connections is not None:
+        options.append(("grpc.max_allowed_incoming_connections", connections))
+    return options

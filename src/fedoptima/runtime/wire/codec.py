@@ -7,7 +7,7 @@ else. Whatever else it sends is a ProtocolViolation, found before memory is take
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Final, NoReturn, TypeAlias, assert_never, cast
 
@@ -31,6 +31,8 @@ CHUNK_BYTES: Final = 512 << 10
 MAX_IDENTIFIER: Final = 200  # characters
 MAX_TEXT: Final = 1 << 20
 MAX_SHOWN: Final = 300
+
+_OBJECT_BYTES: Final = 1024  # of a message without its content
 
 _Carrier: TypeAlias = (
     core.ActivationBatch | core.ModelUpdate | core.GradientBatch | core.GlobalModel
@@ -68,6 +70,7 @@ class Outgoing:
     head: wire.Frame
     nbytes: int  # of its tensors
     tensors: dict[str, Tensor]
+    held: int  # bytes of memory while it waits, about
 
     def chunks(self, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
         for parts in slices(map(bytes_of, self.tensors.values()), size):
@@ -82,7 +85,8 @@ def encode(message: Message) -> Outgoing:
         raise InvariantBroken(f"payload {payload.id} has {nbytes} bytes, not {payload.nbytes}")
     head = wire.Head(lane=lane_of(message), header=b"" if tensors is None else header_of(tensors))
     _write(message, getattr(head, _NAMES[type(message)]))
-    return Outgoing(head.lane, wire.Frame(head=head), nbytes, tensors or {})
+    held = nbytes + head.ByteSize() + _OBJECT_BYTES
+    return Outgoing(head.lane, wire.Frame(head=head), nbytes, tensors or {}, held)
 
 
 def _write(value: object, into: object) -> None:
@@ -100,11 +104,15 @@ def _write(value: object, into: object) -> None:
 # ---- receiving -----------------------------------------------------------------------------------
 
 
+MessageLimit = Callable[[type[Message]], int]
+
+
 class Assembler:
     """Puts the messages of one session together again, each lane by itself."""
 
-    def __init__(self, *, limit: int, pinned: bool = False) -> None:
-        self._limit = limit  # of one message's tensors, in bytes
+    def __init__(self, *, limit: int | MessageLimit, pinned: bool = False) -> None:
+        """``limit``: of one message's tensors, in bytes; of all messages, or of each kind."""
+        self._limit = limit if callable(limit) else lambda _: limit
         self._pinned = pinned  # memory that a GPU can copy from by itself
         self._begun: dict[int, tuple[Message, Filling]] = {}
 
@@ -125,7 +133,7 @@ class Assembler:
         lane = lane_of(message)
         if head.lane != lane or lane in self._begun:
             _refuse(f"{kind} on lane {head.lane}, where it has no place now")
-        filling = self._filling(head, getattr(message, "data", None))
+        filling = self._filling(head, getattr(message, "data", None), self._limit(type(message)))
         if filling is None:
             return message
         data = replace(cast(_Carrier, message).data, value=filling.tensors)
@@ -135,14 +143,19 @@ class Assembler:
         self._begun[lane] = message, filling
         return None
 
-    def _filling(self, head: wire.Head, payload: Payload | None) -> Filling | None:
+    @property
+    def waits(self) -> bool:
+        """A message has begun, and has not come to its end."""
+        return bool(self._begun)
+
+    def _filling(self, head: wire.Head, payload: Payload | None, limit: int) -> Filling | None:
         """Room for the tensors, once head and payload agree on them."""
         if not head.header:
             if payload and payload.nbytes:
                 _refuse(f"{payload} without a header")
             return None
-        if payload is None or payload.nbytes > self._limit:
-            _refuse(f"{payload} with tensors (limit {self._limit} bytes)")
+        if payload is None or payload.nbytes > limit:
+            _refuse(f"{payload} with tensors (limit {limit} bytes)")
         filling = Filling(head.header, limit=payload.nbytes, pinned=self._pinned)
         if filling.nbytes != payload.nbytes:
             _refuse(f"{payload} with {filling.nbytes} bytes of tensors")

@@ -61,6 +61,8 @@ class Outbox:
         self._waiting: dict[int, deque[Outgoing]] = {URGENT: deque(), BULK: deque()}
         self._begun: dict[int, Iterator[Chunk]] = {}
         self._in_hand = False  # the reader has been given a frame and has not come back
+        self._given = 0.0  # when
+        self._held = 0
         self._closed = False
         self._changed = asyncio.Event()
         self._dropped = asyncio.Event()
@@ -75,10 +77,20 @@ class Outbox:
         """Of the driver's own frames, how many wait."""
         return len(self._own)
 
+    @property
+    def held(self) -> int:
+        """Bytes of the messages of which nothing has been sent yet, about."""
+        return self._held
+
+    def stuck(self, now: float) -> float:
+        """For how many seconds a frame has been with the transport, which does not take it."""
+        return now - self._given if self._in_hand else 0.0
+
     def put(self, message: Message) -> None:
         if not self._closed:
             outgoing = encode(message)
             self._waiting[outgoing.lane].append(outgoing)
+            self._held += outgoing.held
             self._changed.set()
 
     def put_frame(self, frame: wire.Frame) -> None:
@@ -98,6 +110,7 @@ class Outbox:
         self._begun.clear()
         for messages in self._waiting.values():
             messages.clear()
+        self._held = 0
         self.close()
 
     async def frames(self) -> AsyncIterator[Frame]:
@@ -109,10 +122,11 @@ class Outbox:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            self._in_hand = True
+            self._in_hand, self._given = True, time.monotonic()
             if self._pace:  # as on a real link: on its way, and what comes now must wait for it
                 await self._travel(self._pace.delay(frame_bytes(frame)))
             if not self._dropped.is_set():
+                self._given = time.monotonic()
                 yield frame
             self._in_hand = False
 
@@ -136,5 +150,6 @@ class Outbox:
         if not self._waiting[lane]:
             return None
         outgoing = self._waiting[lane].popleft()
+        self._held -= outgoing.held
         self._begun[lane] = outgoing.chunks(self._chunk_bytes)
         return outgoing.head
