@@ -95,9 +95,24 @@ def test_init_again_renews_the_servers_certificate_alone(call: Call) -> None:
     assert "10.0.0.4" in hosts_of(read_certificates(Path("certs/server.pem"))[0])
 
 
+def test_revoke_names_the_serial_numbers_and_says_what_to_do_with_the_list(call: Call) -> None:
+    call("init")
+    call("device", "pi-1")
+    serial = read_certificates(Path("certs/devices/pi-1.pem"))[0].serial_number
+    answer = call("revoke", "pi-1")
+    assert answer.code == 0
+    assert f"revoked the certificates of pi-1 with these serial numbers: {serial:x}" in answer.words
+    assert "Copy certs/revoked.txt to the server, beside its ca.pem" in answer.words
+    assert Path("certs/revoked.txt").read_text().startswith(f"{serial:x} pi-1 ")
+    assert "every certificate of pi-1 is on certs/revoked.txt already" in (
+        call("revoke", "pi-1").words
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["revoke", "pi-1"], "'pi-1': no certificate was made for this device in certs"),
         (["device", "pi-1"], "certs/ca.pem: no such file; make it with 'fedoptima certs init'"),
         (["device", "server"], "'server' cannot be a device's name"),
         (["init", "--host", "here:1"], "--host here:1: is neither a name nor an address"),

@@ -115,6 +115,8 @@ def test_a_port_that_is_taken_is_said_to_be_and_leaves_no_folder(call: Call, rec
         (["--insecure", "--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"], "contradicts"),
         (["--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"], "a: "),
         (["--resume"], "--resume needs --run-dir"),
+        (["--allow-devices", "none.txt"], "none.txt: cannot be read: No such file"),
+        (["--revoked", "none.txt"], "--revoked lists certificates, and this server asks for none"),
         (["--devices", "0"], "Invalid value for '--devices'"),
         (["--run-dir", "taken"], "--run-dir taken: exists already"),
     ],

@@ -31,6 +31,7 @@ from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Device, Workplace
 from fedoptima.runtime.device.device_node import NetworkDeviceEngine
 from fedoptima.runtime.device.state import StateFile
+from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 from fedoptima.runtime.timeouts import Timeouts
 
@@ -116,6 +117,7 @@ class Server:
         *,
         port: int = 0,
         tls: ServerTLS | None = None,
+        access: AccessLists | None = None,
         resume: bool = False,
         timeouts: Timeouts = QUICK,
     ) -> None:
@@ -134,6 +136,7 @@ class Server:
                 self.directory,
                 listen=Address("127.0.0.1", port),
                 tls=tls,
+                access=access,
                 resume=resume,
                 hooks=hooks,
                 timeouts=timeouts,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedoptima.experiments.server_run import BackgroundTask
     from fedoptima.named_code import AllowedCode
     from fedoptima.runtime.address import Address
+    from fedoptima.runtime.security.access_lists import AccessLists
     from fedoptima.runtime.security.tls import ServerTLS
 
 LOG = logging.getLogger("fedoptima.server")
@@ -41,6 +42,7 @@ def run_server(
     quiet: bool,
     listen: Address,
     tls: ServerTLS | None,
+    access: AccessLists | None = None,
     tracking: TrackingOptions,
     page: int | None,
     code: AllowedCode,
@@ -82,7 +84,15 @@ def run_server(
             stack.enter_context(log_to_file(directory.server_log))
             observe = tracked.server_observer(None if quiet else view.observe)
             hooks = RunHooks(ready, observe, interrupted, background)
-            result = serve_run(setup, directory, listen=listen, tls=tls, resume=resume, hooks=hooks)
+            result = serve_run(
+                setup,
+                directory,
+                listen=listen,
+                tls=tls,
+                access=access,
+                resume=resume,
+                hooks=hooks,
+            )
             tracked.finish(result)
             return result
     except ConfigError:

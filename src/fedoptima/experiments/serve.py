@@ -17,6 +17,7 @@ from fedoptima.experiments.server_run import RunHooks, serve_run
 from fedoptima.experiments.server_setup import check_same_recipe, prepare_server
 from fedoptima.named_code import ANY_CODE, allow
 from fedoptima.runtime.address import Address, parse_address
+from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, choose_security
 
 LOG = logging.getLogger("fedoptima.server")
@@ -33,6 +34,8 @@ def serve(
     cert: str | Path | None = None,
     key: str | Path | None = None,
     insecure: bool = False,
+    allow_devices: str | Path | None = None,
+    revoked: str | Path | None = None,
     allow_modules: Sequence[str] = (),
     ready: Callable[[str], None] = lambda _: None,
     progress: ReadingProgress = quiet,
@@ -43,6 +46,10 @@ def serve(
     ``out`` is the run's folder. With ``resume`` the run in it continues after a kill, and is
     started if there is none. ``devices``: start when this many have joined. Off this machine
     ``ca``, ``cert`` and ``key`` are needed (`fedoptima certs` makes the files), or ``insecure``.
+    ``allow_devices``: a file with the names of the devices that may connect, one a line.
+    ``revoked``: a list of revoked certificates, if not the revoked.txt beside ``ca``. Both lists,
+    and the certificates, may change while the run goes on.
+
     A run that is resumed without its recipe loads code that its files name only from the packages
     in ``allow_modules``.
 
@@ -53,6 +60,7 @@ def serve(
     tls = choose_security(address, ServerTLS.of(ca, cert, key), insecure=insecure)
     for warning in tls.check(address) if tls is not None else []:
         LOG.warning(warning)
+    access = AccessLists.of(allow_devices, revoked, tls)
     chosen = None if recipe is None else as_recipe(recipe)
     if chosen is not None and devices is not None:
         deploy = chosen.deploy.model_copy(update={"devices": devices})
@@ -80,7 +88,9 @@ def serve(
 
     hooks = RunHooks(ready=listening, interrupted=interrupted)
     try:
-        return serve_run(setup, directory, listen=address, tls=tls, resume=resumed, hooks=hooks)
+        return serve_run(
+            setup, directory, listen=address, tls=tls, access=access, resume=resumed, hooks=hooks
+        )
     except ConfigError:
         if not (started or resumed):  # nothing was trained, and `out` must be usable again
             directory.discard()

@@ -27,6 +27,7 @@ from fedoptima.runtime.address import Address, bind_error
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.operator_log import ServerLog
+from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS
 from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
 from fedoptima.runtime.server.checkpointer import Checkpointer
@@ -83,6 +84,7 @@ def serve_run(
     *,
     listen: Address = LOOPBACK,
     tls: ServerTLS | None = None,
+    access: AccessLists | None = None,
     resume: bool = False,
     hooks: RunHooks = NO_HOOKS,
     timeouts: Timeouts = DEFAULT,
@@ -90,7 +92,8 @@ def serve_run(
     """Serve a run to its end. Raises `Interrupted` if it was stopped; it can be resumed then."""
 
     async def run() -> Result:
-        return await _ServerRun(setup, directory, resume, timeouts).run(listen, tls, hooks)
+        server = _ServerRun(setup, directory, resume, timeouts)
+        return await server.run(listen, tls, access, hooks)
 
     with directory.taken(), deterministic(setup.recipe.threads):
         return asyncio.run(run())
@@ -191,13 +194,16 @@ class _ServerRun:
 
     # ---- the run -----------------------------------------------------------------------------
 
-    async def run(self, listen: Address, tls: ServerTLS | None, hooks: RunHooks) -> Result:
+    async def run(
+        self, listen: Address, tls: ServerTLS | None, access: AccessLists | None, hooks: RunHooks
+    ) -> Result:
         node, recipe = self._node, self._setup.recipe
         streams = ServerStreams(
             node,
             instructions(self._setup),
             limit=int(recipe.deploy.max_message_mb * _MB),
             pinned=self._setup.task.compute.type == "cuda",
+            access=access,
             timeouts=self._timeouts,
         )
         try:
@@ -215,7 +221,7 @@ class _ServerRun:
             whom = "for devices with a certificate of its CA" if tls else "without certificates"
             LOG.info("listening on %s, %s", address, whom)
             hooks.ready(address)
-            halt = await self._until_the_end(hooks, view, background)
+            halt = await self._until_the_end(hooks, view, streams, background)
             await streams.farewell()
         finally:
             await node.shut_down()
@@ -246,13 +252,18 @@ class _ServerRun:
         return lambda: view.guarded(look)(self._clock())
 
     async def _until_the_end(
-        self, hooks: RunHooks, look: Callable[[], None], background: asyncio.Future[None] | None
+        self,
+        hooks: RunHooks,
+        look: Callable[[], None],
+        streams: ServerStreams,
+        background: asyncio.Future[None] | None,
     ) -> Halt:
         asked = False
         while not self._node.outcome.done():
             if hooks.interrupted() and not asked:
                 asked = True
                 self._node.interrupt()
+            streams.enforce_access()
             look()
             self._trace.keep_readable()
             if background is not None and background.done():

@@ -95,7 +95,37 @@ def device(
     )
 
 
-for command in (init, device):
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")],
+    out: Out = Path("certs"),
+) -> None:
+    """Revoke every certificate made for a device so far, for example because its key was stolen.
+
+    Servers refuse these certificates from then on. A new one for the same name works.
+    """
+    with needing_extra("deploy", "revoking certificates", "cryptography"):
+        from fedoptima.runtime.security.certificates import (
+            device_files,
+            revoke_device,
+            revoked_file,
+        )
+
+    serials, revoked = revoke_device(out, name), revoked_file(out)
+    if not serials:
+        _say(f"every certificate of {name} is on {revoked} already")
+        return
+    numbers = ", ".join(f"{serial:x}" for serial in serials)
+    mine = device_files(out, name)
+    _say(
+        f"revoked the certificates of {name} with these serial numbers: {numbers}\n\n"
+        f"Copy {revoked} to the server, beside its ca.pem: a running server reads it "
+        "again and drops the device.\n"
+        f"To make a new certificate for {name}, move {mine.cert} and {mine.key} away and type:\n"
+        f"  fedoptima certs device {name}{_folder(out)}"
+    )
+
+
+for command in (init, device, revoke):
     certs.command()(explained(command))
 
 

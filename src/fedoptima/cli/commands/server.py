@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +45,16 @@ def server(
     cert: options.Certificate = None,
     key: options.Key = None,
     insecure: options.Insecure = False,
+    allow_devices: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only devices named in this file, one a line."),
+    ] = None,
+    revoked: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Revoked certificates.  [default: revoked.txt beside --tls-ca]"
+        ),
+    ] = None,
     method: options.Method = None,
     sets: options.Sets = None,
     seed: options.Seed = None,
@@ -71,11 +82,14 @@ def server(
     """
     with options.deploy_extra():
         from fedoptima.runtime.address import parse_address
+        from fedoptima.runtime.security.access_lists import AccessLists
         from fedoptima.runtime.security.tls import ServerTLS, choose_security
     address = parse_address(listen, option="--listen", any_port=True)
     tls = choose_security(address, ServerTLS.of(ca, cert, key), insecure=insecure)
     for warning in tls.check(address) if tls is not None else []:
         warn(warning)
+    lists = {"--allow-devices": allow_devices, "--revoked": revoked}
+    access = AccessLists.of(allow_devices, revoked, tls)
     sets = list(sets or [])
     if devices is not None:
         sets.append(f"deploy.devices={devices}")
@@ -87,11 +101,12 @@ def server(
         result = run_server(
             resolved,
             folder,
-            again=_again(folder.path, address, tls, insecure) + allowance(resolved),
+            again=_again(folder.path, address, tls, insecure, lists) + allowance(resolved),
             resume=resume,
             quiet=quiet,
             listen=address,
             tls=tls,
+            access=access,
             tracking=TrackingOptions(metrics_port, tensorboard, mlflow),
             page=dashboard,
             code=ANY_CODE if wanted is not None else allow(allow_modules),
@@ -127,8 +142,16 @@ def _folder(
     return RunDirectory(path), recipe, False
 
 
-def _again(folder: Path, listen: Address, tls: ServerTLS | None, insecure: bool) -> list[str]:
+def _again(
+    folder: Path,
+    listen: Address,
+    tls: ServerTLS | None,
+    insecure: bool,
+    lists: Mapping[str, Path | None],
+) -> list[str]:
     command = ["fedoptima", "server", "--resume", "--run-dir", str(folder), "--listen", str(listen)]
     if tls is not None:
         command += ["--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert), "--tls-key", str(tls.key)]
+    for option, file in lists.items():
+        command += [] if file is None else [option, str(file)]
     return [*command, *(["--insecure"] if insecure else [])]

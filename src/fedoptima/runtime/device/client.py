@@ -226,7 +226,11 @@ class Device:
         options = client_options(self._timeouts)
         if self._tls is None:
             return grpc.aio.insecure_channel(str(self._server), options=options)
-        return grpc.aio.secure_channel(str(self._server), self._tls.credentials(), options=options)
+        try:
+            credentials = self._tls.credentials()  # read again each time: they may be renewed
+        except OSError as error:  # and may be missing while that is done
+            raise ConnectionLost(f"{error.filename}: {error.strerror}") from error
+        return grpc.aio.secure_channel(str(self._server), credentials, options=options)
 
     # ---- when it fails -----------------------------------------------------------------------
 

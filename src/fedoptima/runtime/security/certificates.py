@@ -1,10 +1,12 @@
 """Certificates: a CA of one's own, the server's certificate, and one for each device.
 
-A folder of certificates looks like this; nothing in it is ever overwritten::
+A folder of certificates looks like this; certificates and keys are never overwritten::
 
     ca.pem      ca-key.pem            the CA; its key makes devices, and belongs in safe hands
     server.pem  server-key.pem        for the server, with the names it can be reached by
     devices/NAME.pem  NAME-key.pem    for the device NAME, which is the certificate's common name
+    issued.txt                        the serial number of every certificate made for a device
+    revoked.txt                       those that a server refuses
 
 Keys are on the curve P-256, readable by their owner alone.
 """
@@ -27,14 +29,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.runtime.security.pem import read_certificates, read_key
+from fedoptima.runtime.security.pem import common_name, read_certificates, read_key
 
 DAYS = 365
 LONGEST = 36_500  # days
 _CA_DAYS = 3650
 _CLOCKS_DIFFER = timedelta(days=1)  # a small board may start with a clock that is behind
 _LONGEST_NAME = 64  # characters of a certificate's common name (RFC 5280)
-_DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # as in a fleet (config/fleet.py)
+DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # as in a fleet (config/fleet.py)
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
@@ -56,6 +58,14 @@ def server_files(folder: Path) -> Pair:
 
 def device_files(folder: Path, name: str) -> Pair:
     return Pair(folder / "devices" / f"{name}.pem", folder / "devices" / f"{name}-key.pem")
+
+
+def issued_file(folder: Path) -> Path:
+    return folder / "issued.txt"
+
+
+def revoked_file(folder: Path) -> Path:
+    return folder / "revoked.txt"
 
 
 def local_hosts() -> list[str]:
@@ -88,7 +98,7 @@ def make_device(
     folder: Path, name: str, *, days: int = DAYS, start: datetime | None = None
 ) -> Pair:
     """Make the certificate of one device, signed by the CA in this folder."""
-    if not _DEVICE_NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name == "server":
+    if not DEVICE_NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name == "server":
         raise ConfigError(
             f"{name!r} cannot be a device's name: use at most {_LONGEST_NAME} letters, digits and "
             "_ . - (a letter or a digit first), and not 'server'"
@@ -97,8 +107,57 @@ def make_device(
     _refuse_existing(device, "to make a new one, move it and its key away first")
     _check_days(days)
     begin = _begin(start)
-    _issue(authority_files(folder), device, name, begin, days, ExtendedKeyUsageOID.CLIENT_AUTH)
+    made = _issue(
+        authority_files(folder), device, name, begin, days, ExtendedKeyUsageOID.CLIENT_AUTH
+    )
+    _note(issued_file(folder), [made.serial_number], name)
     return device
+
+
+def revoke_device(folder: Path, name: str) -> list[int]:
+    """Put every certificate made for this device so far on the folder's list of revocations.
+
+    Returns the serial numbers that were not on it. A later certificate for the name is not touched.
+    """
+    known = [*_noted(issued_file(folder), name), *_serials_in(folder / "devices", name)]
+    if not known:
+        raise ConfigError(
+            f"{name!r}: no certificate was made for this device in {folder}; give the folder of "
+            "the CA with --out"
+        )
+    there = set(_noted(revoked_file(folder), name))
+    new = [serial for serial in dict.fromkeys(known) if serial not in there]
+    if new:
+        _note(revoked_file(folder), new, name)
+    return new
+
+
+def _serials_in(folder: Path, name: str) -> list[int]:
+    """Of certificates that lie there: those of earlier versions were not noted."""
+    certificates = [
+        read_certificates(path)[0]
+        for path in sorted(folder.glob("*.pem"))
+        if not path.stem.endswith("-key")
+    ]
+    return [each.serial_number for each in certificates if common_name(each) == name]
+
+
+def _noted(path: Path, name: str) -> list[int]:
+    if not path.exists():
+        return []
+    lines = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
+    return [int(words[0], 16) for words in lines if words[1:2] == [name]]
+
+
+def _note(path: Path, serials: Sequence[int], name: str) -> None:
+    """One line each: serial number, name, day."""
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    text = "".join(f"{serial:x} {name} {today}\n" for serial in serials)
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _begin(start: datetime | None) -> datetime:
@@ -129,7 +188,7 @@ def _issue(
     days: int,
     purpose: ObjectIdentifier,
     hosts: x509.SubjectAlternativeName | None = None,
-) -> None:
+) -> x509.Certificate:
     ca, ca_key = read_certificates(authority.cert)[0], read_key(authority.key)
     end, ca_end = begin + timedelta(days=days), ca.not_valid_after_utc
     if end > ca_end:
@@ -156,7 +215,9 @@ def _issue(
     )
     if hosts is not None:
         draft = draft.add_extension(hosts, critical=False)
-    _write(files, key, draft.sign(ca_key, hashes.SHA256()))
+    certificate = draft.sign(ca_key, hashes.SHA256())
+    _write(files, key, certificate)
+    return certificate
 
 
 def _draft(

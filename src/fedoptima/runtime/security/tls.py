@@ -6,12 +6,14 @@ the device is. Whatever can be known to be wrong with the files is found before 
 
 from __future__ import annotations
 
+import logging
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from threading import Lock
 from typing import ClassVar, Protocol, Self, TypeVar
 
 import grpc
@@ -28,6 +30,8 @@ from fedoptima.runtime.security.pem import (
     root_of,
     serves,
 )
+
+LOG = logging.getLogger("fedoptima.server")
 
 _SOON = timedelta(days=14)  # time enough to renew the certificates of a fleet
 
@@ -104,8 +108,49 @@ class ServerTLS(TLSFiles):
         return warnings
 
     def credentials(self) -> grpc.ServerCredentials:
+        """Files that change are read again: certificates are renewed while the server runs."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(), _Renewal(self).configuration, require_client_authentication=True
+        )
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
         pair = (self.key.read_bytes(), self.cert.read_bytes())
-        return grpc.ssl_server_credentials([pair], self.ca.read_bytes(), require_client_auth=True)
+        return grpc.ssl_server_certificate_configuration([pair], self.ca.read_bytes())
+
+    def renewed(self) -> grpc.ServerCertificateConfiguration:
+        """Of files that have changed; ConfigError if a server could not work with them."""
+        _, warnings = self._check()
+        for warning in warnings:
+            LOG.warning(warning)
+        return self._configuration()
+
+
+class _Renewal:
+    """Asked by gRPC before every handshake, on threads of its own."""
+
+    def __init__(self, files: ServerTLS) -> None:
+        self._files = files
+        self._lock = Lock()
+        self._stamps = self._look()
+
+    def _look(self) -> list[Stamp | None]:
+        files = self._files
+        return [stamp_of(path) for path in (files.ca, files.cert, files.key)]
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration | None:
+        """None: the certificates stay as they are."""
+        with self._lock:
+            stamps = self._look()
+            if stamps == self._stamps:
+                return None
+            self._stamps = stamps
+            try:
+                renewed = self._files.renewed()
+            except (ConfigError, OSError) as error:  # one file was copied, the other not yet
+                LOG.warning("%s; the certificates stay as they were", error)
+                return None
+            LOG.info("certificates were read again: %s", self._files.cert)
+            return renewed
 
 
 class DeviceTLS(TLSFiles):
@@ -157,6 +202,12 @@ class Call(Protocol):
     def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
 
 
+def peer_serial(call: Call) -> int | None:
+    """The serial number of the certificate that the device of this call has proved to own."""
+    found = list(call.auth_context().get("x509_pem_cert", ()))
+    return x509.load_pem_x509_certificate(found[0]).serial_number if found else None
+
+
 def peer_name(call: Call) -> str | None:
     """The name in the certificate that the device of this call has proved to own."""
     proved = call.auth_context()
@@ -164,6 +215,18 @@ def peer_name(call: Call) -> str | None:
         return None
     names = list(proved.get("x509_common_name", ()))
     return names[0].decode(errors="replace") if len(names) == 1 else None
+
+
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Changes when the file does; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _check_time(path: Path, certificate: x509.Certificate, renew: str) -> str:

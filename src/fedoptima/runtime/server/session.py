@@ -33,6 +33,7 @@ class Session:
         self.number = number
         self.process = hello.process
         self.peer = peer  # its address, for the log
+        self.certificate: int | None = None  # its serial number
         self.outbox = Outbox()
         self.clock = OffsetClock()
         self.probed = 0  # bytes of the device's uplink probe

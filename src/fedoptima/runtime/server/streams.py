@@ -11,7 +11,8 @@ import grpc
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.messages import Message
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.runtime.security.tls import ServerTLS, peer_name
+from fedoptima.runtime.security.access_lists import AccessLists
+from fedoptima.runtime.security.tls import ServerTLS, peer_name, peer_serial
 from fedoptima.runtime.server.descriptors import most_connections
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Refusal, Session
@@ -43,6 +44,7 @@ class ServerStreams:
         *,
         limit: int,
         pinned: bool = False,
+        access: AccessLists | None = None,
         timeouts: Timeouts = DEFAULT,
         connections: int | None = None,
     ) -> None:
@@ -52,6 +54,7 @@ class ServerStreams:
         self._recipe = recipe
         self._limit = limit
         self._pinned = pinned
+        self._access = access or AccessLists()
         self._timeouts = timeouts
         self._connections = connections
         self._log: logging.Logger = node.log
@@ -72,8 +75,20 @@ class ServerStreams:
         if tls is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, tls.credentials())
+            self._credentials = tls.credentials()  # kept: gRPC calls back into it
+            port = server.add_secure_port(address, self._credentials)
         return server, port
+
+    def enforce_access(self) -> None:
+        """If the lists have changed: devices that may not be here any more are dropped."""
+        if not self._access.refresh():
+            return
+        for session in list(self._open):
+            refusal = self._access.refusal(session.device, session.certificate)
+            if refusal is not None:
+                self._log.warning("%s is dropped: %s", session.device, refusal)
+                session.end(Refusal(grpc.StatusCode.PERMISSION_DENIED, refusal))
+                self._node.closed(session, refusal)
 
     async def farewell(self) -> None:
         """Everything that waits is sent, every device's last records are taken."""
@@ -134,11 +149,15 @@ class ServerStreams:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the first frame is a Hello")
         hello = frame.hello
         device = self._identify(hello, context)
+        serial = peer_serial(context) if self._secure else None
+        self._refuse_unwanted(device, serial)
         await self._make_room(device, hello, context)
+        self._refuse_unwanted(device, serial)  # the lists may have changed meanwhile
         self._refuse_at_the_end()
         session = Session(
             device, self._node.next_session(hello.last_session), hello, _peer(context)
         )
+        session.certificate = serial
         session.receive_with(limit=self._limit_of, pinned=self._pinned)
         welcome = wire.Welcome(
             run=self._node.run,
@@ -150,6 +169,10 @@ class ServerStreams:
         session.ping(self._node.clock())
         self._node.opened(session)
         return session
+
+    def _refuse_unwanted(self, device: NodeId, serial: int | None) -> None:
+        if (refusal := self._access.refusal(device, serial)) is not None:
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, refusal)
 
     def _refuse_at_the_end(self) -> None:
         outcome = self._node.outcome
