@@ -106,7 +106,7 @@ class Stage:
 
     def connect(self, process: str = "p", name: NodeId = NAME) -> Session:
         hello = wire.Hello(name=name, process=process)
-        session = Session(name, self.node.next_session(0), hello, "nowhere")
+        session = Session(name, self.node.next_session(name, 0), hello, "nowhere")
         session.outbox = Posted()
         self.node.opened(session)
         return session

@@ -8,6 +8,7 @@ decided for all devices follows from one device's figures (`core.shares`, `usual
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from statistics import median_high
 from typing import Final, Protocol
@@ -58,6 +59,29 @@ def check_figures(message: Message | ProgramSpec) -> None:
 def check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:  # this also refuses NaN
         raise ProtocolViolation(f"{name} = {value}: must be from {low:g} to {high:g}")
+
+
+_NUMBERS = re.compile(r"/(0|[1-9][0-9]{0,15})/(0|[1-9][0-9]{0,15})")
+
+
+def check_names(device: NodeId, message: Message) -> None:
+    """A device names its payloads "device/incarnation/ticket": it cannot use another node's names.
+
+    The server keeps payloads by their names, and remembers by them which updates were settled.
+    """
+    match message:
+        case ActivationBatch(data=data) | ModelUpdate(data=data):
+            name: str | None = data.id
+        case Join(pending=pending):
+            name = pending
+        case _:
+            return
+    if name is None or (name.startswith(device) and _NUMBERS.fullmatch(name, len(device))):
+        return
+    raise ProtocolViolation(
+        f"{type(message).__name__} names a payload {name[:60]!r}: "
+        f"must be {device}/INCARNATION/TICKET"
+    )
 
 
 # ---- planning ------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
     scalar                 itself, a StrEnum as its string
     dataclass              ["Name", field, ...]       in the order of its fields
     policy or machine      ["Name", {attribute: ...}]
-    Payload                ["Payload", id, nbytes]    its value goes to the tensor table
+    Payload                ["Payload", id, nbytes]    its value goes to the tensor table; a fourth
+                                                      item is its key there, if that is not the id
     tuple, list, deque     ["()", ...], ["[]", ...], ["<>", ...]
     dict, ordered dict     ["{}", [key, value], ...], ["{=}", ...]
 
@@ -64,9 +65,8 @@ def freeze(value: object, tensors: Tensors | None = None) -> Plain:
         return value
     if kind is Payload:
         payload = cast(Payload, value)
-        if tensors is not None:
-            tensors[payload.id] = payload.value
-        return ["Payload", payload.id, payload.nbytes]
+        key = payload.id if tensors is None else _put(tensors, payload)
+        return ["Payload", payload.id, payload.nbytes, *([key] if key != payload.id else [])]
     getter = _getters.get(kind)
     if getter is not None:
         return [
@@ -86,6 +86,15 @@ def freeze(value: object, tensors: Tensors | None = None) -> Plain:
     if _classes.get(kind.__name__) is kind:
         return [kind.__name__, {k: freeze(v, tensors) for k, v in vars(value).items()}]
     raise InvariantBroken(f"{kind.__name__} cannot be serialized: it was never registered")
+
+
+def _put(tensors: Tensors, payload: Payload) -> PayloadId:
+    """The key of its value; not its id if another value has that: a peer chooses its ids."""
+    key, number = payload.id, 1
+    while tensors.setdefault(key, payload.value) is not payload.value:
+        number += 1
+        key = PayloadId(f"{payload.id}~{number}")
+    return key
 
 
 # ---- reading: traces have millions of arrays, so nothing is looked up twice ----------------------
@@ -139,8 +148,13 @@ def _filler(cls: type) -> _Builder:
 
 
 def _payload(plain: list[Plain], tensors: _Values) -> Payload:
-    _, identity, nbytes = cast("tuple[str, PayloadId, int]", plain)
-    return Payload(identity, nbytes, tensors.get(identity) if tensors else None)
+    if len(plain) == 3:  # as in every trace
+        _, identity, nbytes = cast("tuple[str, PayloadId, int]", plain)
+        key = identity
+    else:
+        _, identity, nbytes, key = cast("tuple[str, PayloadId, int, PayloadId]", plain)
+    found = tensors.get(key) if tensors else None
+    return Payload(identity, nbytes, found)
 
 
 def _restorer(cls: type) -> _Builder:

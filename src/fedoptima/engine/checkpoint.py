@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
+from urllib.parse import quote, unquote
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -58,14 +59,18 @@ class Saved:
 def payload_tensors(payloads: Mapping[PayloadId, object]) -> dict[str, Tensor]:
     """The values of payloads, as `serialization.freeze` collects them, named for a checkpoint."""
     return {
-        f"payload|{identity}|{name}": tensor
+        f"payload|{_escaped(identity)}|{name}": tensor
         for identity, value in payloads.items()
         for name, tensor in cast(Mapping[str, Tensor], value or {}).items()
     }
 
 
 def engine_tensors(node: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"engine|{node}|{name}": tensor for name, tensor in tensors.items()}
+    return {f"engine|{_escaped(node)}|{name}": tensor for name, tensor in tensors.items()}
+
+
+def _escaped(owner: str) -> str:
+    return quote(owner, safe="/~")  # its name ends at the next "|"
 
 
 def _grouped(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -73,7 +78,7 @@ def _grouped(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Te
     for key, tensor in tensors.items():
         if key.startswith(kind):
             owner, name = key.removeprefix(kind).split("|", 1)
-            groups.setdefault(owner, {})[name] = tensor
+            groups.setdefault(unquote(owner), {})[name] = tensor
     return groups
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,13 @@ from fedoptima.core.jobs import Merge, ServerStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.serialization import freeze
 from fedoptima.core.server import ServerCore
-from fedoptima.core.types import SERVER, PayloadId
-from fedoptima.engine.checkpoint import newest_checkpoints, read_checkpoint, write_checkpoint
+from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
+from fedoptima.engine.checkpoint import (
+    newest_checkpoints,
+    payload_tensors,
+    read_checkpoint,
+    write_checkpoint,
+)
 from fedoptima.engine.server import ServerEngine
 from fedoptima.runtime.server.checkpoint import (
     Captured,
@@ -68,7 +74,7 @@ class StandingStill:
                 running=self.running,
                 timers={"credit": 7.5},
                 evaluations=[Evaluate(3, 1.5, 9)],
-                sessions=17,
+                sessions={NodeId("d"): 17},
                 run="cafe",
                 incarnation=2,
                 now=12.25,
@@ -119,7 +125,7 @@ def test_a_server_is_put_back_as_it_was_and_its_job_is_run_again(
     assert found.running == still.running
     assert found.evaluations == (Evaluate(3, 1.5, 9),)
     assert found.timers == {"credit": 7.5}
-    assert (found.sessions, found.run, found.incarnation) == (17, "cafe", 2)
+    assert (found.sessions, found.run, found.incarnation) == ({"d": 17}, "cafe", 2)
     assert (found.now, found.mark, found.number) == (12.25, MARK, 1)
     assert same(engine.export(), still.engine.export())
     # The job's payloads are there, and it comes to the same in either engine.
@@ -164,7 +170,7 @@ def test_a_server_without_a_job_and_without_a_plan_is_kept_too(tmp_path: Path) -
             running=None,
             timers={},
             evaluations=(),
-            sessions=0,
+            sessions={},
             run="cafe",
             incarnation=0,
             now=0.0,
@@ -273,7 +279,7 @@ def test_a_change_that_waits_in_a_buffer_is_kept(tmp_path: Path) -> None:
             running=None,
             timers={},
             evaluations=(),
-            sessions=3,
+            sessions={NodeId("d"): 3},
             run="cafe",
             incarnation=0,
             now=simulation.now,
@@ -306,3 +312,36 @@ def test_activations_that_wait_are_not_kept_for_their_devices_will_be_gone(tmp_p
 def restored_from(still: StandingStill, folder: Path) -> Restored:
     still.kept(folder)
     return restored(folder, still.fresh_engine())
+
+
+@pytest.mark.parametrize("name", ["evil|x", "engine|x|", "100%", "Gerät/0/1", "a~2"])
+def test_a_payload_keeps_its_tensors_whatever_its_name(name: str, tmp_path: Path) -> None:
+    payloads = {PayloadId(name): {"a|b": torch.ones(2)}, PayloadId("evil"): {"x": torch.zeros(1)}}
+    write_checkpoint(tmp_path, 1, {}, payload_tensors(payloads))
+    found = read_checkpoint(tmp_path / f"{1:012d}", CPU).payloads()
+    assert found.keys() == payloads.keys()
+    assert torch.equal(found[PayloadId(name)]["a|b"], torch.ones(2))  # type: ignore[index]
+
+
+def test_two_payloads_of_one_name_keep_their_own_tensors(tmp_path: Path) -> None:
+    """An update named like the model, say: neither is restored with the tensors of the other."""
+    still = StandingStill("fl", Merge)
+    running = still.running
+    assert isinstance(running.job, Merge)
+    model = still.core.training.models._model
+    assert model is not None
+    parts = tuple(
+        replace(part, data=Payload(model.id, part.data.nbytes, part.data.value))
+        for part in running.job.parts
+    )
+    still.simulation.server.job = (running.ticket, replace(running.job, parts=parts))
+    still.kept(tmp_path)
+    found = restored(tmp_path, still.fresh_engine())
+    assert found.running is not None
+    assert isinstance(found.running.job, Merge)
+    for before, after in zip(parts, found.running.job.parts, strict=True):
+        assert after.data.id == model.id
+        assert same(before.data.value, after.data.value)  # type: ignore[arg-type]
+    again = found.core.training.models._model
+    assert again is not None
+    assert same(model.value, again.value)  # type: ignore[arg-type]

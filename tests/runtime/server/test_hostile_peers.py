@@ -160,12 +160,17 @@ def member(peer: RawPeer) -> None:
 
 CHUNK = Chunk(URGENT, (memoryview(b"12345678"),))
 BEGUN = encode(ModelUpdate(0, 8, payload(weight=torch.zeros(4)))).head
+BATCH = activations(0).data
 ATTACKS: dict[str, tuple[Attack, str]] = {
     "garbage first": (attack(nothing, b"\xff\xff garbage"), "cannot be read"),
     "no introduction": (attack(nothing, CHUNK), "first frame is a Hello"),
-    "a session that never was": (
-        attack(nothing, hello(MALLORY, last_session=2**64 - 1)),
-        "never was",
+    "a payload by the server's name": (
+        attack(member, replace(activations(0), data=replace(BATCH, id=PayloadId("server/0/1")))),
+        "names a payload 'server/0/1'",
+    ),
+    "a payload whose name would end a key": (
+        attack(member, replace(activations(0), data=replace(BATCH, id=PayloadId("evil|x")))),
+        "names a payload 'evil|x'",
     ),
     "a name that is a path": (attack(nothing, hello("../../etc/passwd")), "is no name"),
     "the server's name": (attack(nothing, hello("server")), "is no name"),
@@ -325,3 +330,16 @@ def test_a_peer_that_falls_silent_in_the_middle_of_a_message_hinders_nobody(
     with RawPeer(server.address) as other:
         other.send(hello("late"))
         assert other.hear("welcome").welcome.session > 0
+
+
+def test_a_number_that_never_was_given_locks_nobody_out(server: Server) -> None:
+    for lie in (2**48, 2**64 - 1, 2**48 - 1):
+        with RawPeer(server.address) as liar:
+            liar.send(hello(MALLORY, last_session=lie))
+            assert liar.hear("welcome").welcome.session < 1000
+    with RawPeer(server.address) as honest:
+        honest.send(hello("late"))
+        session = honest.hear("welcome").welcome.session
+    with RawPeer(server.address) as again:
+        again.send(hello("late", last_session=session))
+        assert again.hear("welcome").welcome.session == session + 1

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from fedoptima.core.effects import Halt
+from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import TimerFired
 from fedoptima.core.jobs import Merge
-from fedoptima.core.messages import GlobalModel, HandIn, Stop
+from fedoptima.core.messages import ActivationBatch, GlobalModel, HandIn, ModelUpdate, Stop
+from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.payloads import unpack
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
 from fedoptima.runtime.server.server_node import INTERRUPTED
 from fedoptima.trace.record import Record
 from tests.support.network import tiny_recipe
-from tests.support.stage import JOIN, PatientEngine, Stage, answer_to, same, sent
+from tests.support.stage import JOIN, NAME, PatientEngine, Stage, answer_to, same, sent
 
 
 @pytest.fixture
@@ -119,7 +121,52 @@ def test_a_session_has_a_higher_number_than_any_the_device_or_the_server_knows(
 
     async def story() -> None:
         stage = Stage(tmp_path, setup)
-        assert [stage.node.next_session(last) for last in (0, 41, 7)] == [1, 42, 43]
+        numbers = [stage.node.next_session(NAME, last) for last in (0, 41, 7, 2**48, 2**64 - 1)]
+        assert numbers == [1, 42, 43, 44, 45]  # the last two never were: it has its next number
+        assert stage.node.next_session(NodeId("other"), 0) == 1
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_a_restored_server_numbers_each_devices_sessions_on(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        await stage.begin()
+        stage.node.next_session(NodeId("other"), 8)
+        stage.node.interrupt()
+        await stage.until(lambda: stage.node.outcome.done())
+        await stage.end()
+        found, engine = stage.kept(setup)
+        assert found.sessions == {NAME: 1, "other": 9}
+        later = Stage(tmp_path, setup, restored=found, engine=engine)
+        later.node.resume_from(found)
+        assert later.node.next_session(NodeId("other"), 0) == 10
+        await later.end()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["server/0/1", "evil|x", "other/0/1", f"{NAME}/0", f"{NAME}/0/01", f"{NAME}/0/1 ", "", "/"],
+)
+def test_a_device_names_only_its_own_payloads(
+    name: str, tmp_path: Path, setup: ServerSetup
+) -> None:
+    """Checkpoints keep payloads by name: another's would replace that one's, even the model."""
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        payload = Payload(PayloadId(name), 0)
+        for message in (ModelUpdate(0, 8, payload), ActivationBatch(0, payload)):
+            with pytest.raises(ProtocolViolation, match="names a payload"):
+                stage.node.receive(session, message)
+        with pytest.raises(ProtocolViolation, match="names a payload"):
+            stage.node.receive(session, replace(JOIN, pending=PayloadId(name)))
         await stage.end()
 
     asyncio.run(story())

@@ -22,7 +22,7 @@ from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.events import Disconnected, Restarted
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.server import ServerCore
-from fedoptima.core.types import SERVER, PayloadId
+from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.engine.checkpoint import (
     KEPT,
     SavedEngine,
@@ -63,7 +63,7 @@ class ServerProcess:
     running: Run | None
     timers: Mapping[str, float]  # by key, when they are due
     evaluations: Sequence[Evaluate]  # asked for, not answered
-    sessions: int  # given out
+    sessions: Mapping[NodeId, int]  # the number of each device's last one
     run: str
     incarnation: int  # counts the server's processes in this run
     now: float
@@ -79,7 +79,7 @@ def capture(core: ServerCore, process: ServerProcess, mark: Mark) -> Captured:
         "running": freeze(process.running, needed),
         "timers": dict(process.timers),
         "evaluations": freeze(tuple(process.evaluations)),
-        "sessions": process.sessions,
+        "sessions": dict(process.sessions),
         "run": process.run,
         "life": process.incarnation,
         "now": process.now,
@@ -102,7 +102,8 @@ def _needed(
     for device, session in copy.leaving_order():
         freeze(copy.handle(Disconnected(device, session), now), needed)
     freeze(copy, needed)
-    return needed
+    used = {id(value) for value in needed.values()}
+    return {key: value for key, value in payloads.items() if id(value) in used}  # keys as in plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def load_server_checkpoint(
         running=cast(Run | None, thaw(state["running"], payloads)),
         timers=cast(Mapping[str, float], state["timers"]),
         evaluations=cast(Sequence[Evaluate], thaw(state["evaluations"])),
-        sessions=cast(int, state["sessions"]),
+        sessions=cast(Mapping[NodeId, int], state["sessions"]),
         run=cast(str, state["run"]),
         incarnation=cast(int, state["life"]),
         now=cast(float, state["now"]),

@@ -25,6 +25,7 @@ from fedoptima.core.events import (
 )
 from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate, Stop
+from fedoptima.core.ranges import check_names
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.checkpoint import SavedEngine
@@ -42,6 +43,7 @@ DeviceObserver = Callable[[Sequence[Record]], None]  # is given new records of o
 
 _HEADROOM = 64 << 10  # bytes of a message beyond what the plan allows
 _MOST_SMALL = 4 << 20  # bytes of messages without tensors that wait for one device
+_FORGOTTEN = 1_000_000  # sessions of one device since a checkpoint, at most
 
 
 class NetworkServerEngine(ComputeEngine, SavedEngine, Protocol):
@@ -74,7 +76,7 @@ class ServerNode(Node):
         self.incarnation = incarnation
         self.sessions: dict[NodeId, Session] = {}
         self.device_observers: list[DeviceObserver] = []
-        self._sessions_given = 0
+        self._sessions_given: dict[NodeId, int] = {}  # the number of each device's last one
         self._checkpointer = checkpointer
         self.records = DeviceRecords(device_traces, record_quota or RecordQuota(), log)
         self._evaluations: dict[int, Evaluate] = {}  # asked and not answered yet
@@ -85,10 +87,17 @@ class ServerNode(Node):
 
     # ---- sessions ----------------------------------------------------------------------------
 
-    def next_session(self, last_of_device: int) -> int:
-        """Higher than any the device has had: a restored server may have forgotten some."""
-        self._sessions_given = max(self._sessions_given, last_of_device) + 1
-        return self._sessions_given
+    def next_session(self, device: NodeId, last_of_device: int) -> int:
+        """Higher than any the device has had: a restored server may have forgotten some.
+
+        Each device has its own numbers, and what it claims is believed as far as it is possible:
+        a number that never was given changes nothing, for it and for all others.
+        """
+        given = self._sessions_given.get(device, 0)
+        if given < last_of_device <= given + _FORGOTTEN:
+            given = last_of_device
+        self._sessions_given[device] = given + 1
+        return given + 1
 
     def opened(self, session: Session) -> None:
         self.sessions[session.device] = session
@@ -110,6 +119,7 @@ class ServerNode(Node):
     def receive(self, session: Session, message: Message) -> None:
         if self.sessions.get(session.device) is not session:
             return
+        check_names(session.device, message)
         self.engine.admit(message)
         message = self.engine.receive(message)
         self.tell(Received(session.device, session.number, message))
@@ -227,7 +237,7 @@ class ServerNode(Node):
 
     def resume_from(self, restored: Restored) -> None:
         """The connections of the former process are gone; its running job is run again."""
-        self._sessions_given = restored.sessions
+        self._sessions_given = dict(restored.sessions)
         for evaluation in restored.evaluations:
             self.evaluate(evaluation)
         if restored.running is not None:

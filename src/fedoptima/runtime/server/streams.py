@@ -23,7 +23,6 @@ from fedoptima.runtime.wire.codec import SCHEMA
 from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
 
 _NAME_LENGTH = 100
-_LAST_SESSION = 1 << 48  # far above any that was ever given
 _MOST_UNREAD = 100  # frames that answer a device: one that never reads must not fill the memory
 
 # grpc comes without types; a context is what reads, writes and ends one stream.
@@ -155,7 +154,7 @@ class ServerStreams:
         self._refuse_unwanted(device, serial)  # the lists may have changed meanwhile
         self._refuse_at_the_end()
         session = Session(
-            device, self._node.next_session(hello.last_session), hello, _peer(context)
+            device, self._node.next_session(device, hello.last_session), hello, _peer(context)
         )
         session.certificate = serial
         session.receive_with(limit=self._limit_of, pinned=self._pinned)
@@ -189,10 +188,6 @@ class ServerStreams:
                 f"this server speaks version {SCHEMA} of the protocol, {hello.name!r} speaks "
                 f"{hello.schema} (fedoptima {hello.version}): install the same fedoptima "
                 "on both",
-            )
-        if hello.last_session > _LAST_SESSION:
-            raise Refused(
-                grpc.StatusCode.INVALID_ARGUMENT, f"session {hello.last_session} never was"
             )
         name = hello.name
         if not name or len(name) > _NAME_LENGTH or name == SERVER or not _is_plain(name):
