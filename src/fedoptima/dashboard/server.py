@@ -6,9 +6,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.dashboard.folder import Runs
+
+if TYPE_CHECKING:
+    from fedoptima.dashboard.connections import Patience
 
 _CLOSING = 2.5  # seconds for browsers to fetch how the run ended
 
@@ -40,11 +44,13 @@ def serve(
     *,
     token: str | None = None,
     until: Callable[[], None] | None = None,
+    patience: Patience | None = None,
 ) -> None:
     """Until Ctrl-C, or a moment after ``until`` has returned."""
     import uvicorn
 
     from fedoptima.dashboard.app import dashboard
+    from fedoptima.dashboard.connections import Patience, protocol
 
     app = dashboard(runs, token=token)
 
@@ -56,6 +62,7 @@ def serve(
     server = Server(
         uvicorn.Config(
             app,
+            http=protocol(patience or Patience()),
             log_level="error",
             access_log=False,  # an address may hold the token
             server_header=False,
