@@ -9,6 +9,7 @@ import grpc
 
 from fedoptima.core.messages import Message
 from fedoptima.runtime.address import Address
+from fedoptima.runtime.security.tls import DeviceTLS
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import PATH
 from fedoptima.runtime.wire.codec import SCHEMA, Assembler, encode
@@ -23,14 +24,24 @@ def hello(name: str, **said: object) -> wire.Frame:
 
 
 class RawPeer:
-    def __init__(self, server: Address, options: Sequence[tuple[str, int]] = ()) -> None:
-        own = ("grpc.use_local_subchannel_pool", 1)
-        self._channel = grpc.insecure_channel(str(server), options=[own, *options])
+    def __init__(
+        self,
+        server: Address,
+        options: Sequence[tuple[str, int]] = (),
+        *,
+        tls: DeviceTLS | None = None,
+        deadline: float = DEADLINE,
+    ) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1), *options]
+        if tls is None:
+            self._channel = grpc.insecure_channel(str(server), options=options)
+        else:
+            self._channel = grpc.secure_channel(str(server), tls.credentials(), options=options)
         self._outgoing: Queue[bytes | None] = Queue()
         stream = self._channel.stream_stream(
             PATH, request_serializer=None, response_deserializer=None
         )
-        self._call = stream(iter(self._outgoing.get, None), timeout=DEADLINE)
+        self._call = stream(iter(self._outgoing.get, None), timeout=deadline)
         self._assembler = Assembler(limit=1 << 30)
 
     def __enter__(self) -> RawPeer:
