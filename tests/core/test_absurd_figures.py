@@ -14,9 +14,9 @@ from fedoptima.core.jobs import DeviceProfile, Merge, PlanRun
 from fedoptima.core.messages import GlobalModel, Join
 from fedoptima.core.ranges import USUAL, unusual_speeds
 from fedoptima.core.serialization import freeze
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.shares import LARGEST, Shares
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.training import ServerSettings
 from fedoptima.core.types import NodeId
 from tests.support.bench import ServerBench, of, running_server, sent, update
 from tests.support.rows import Options, fedasync, fl

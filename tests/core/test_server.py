@@ -19,8 +19,8 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.serialization import freeze
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.training import ServerSettings
 from fedoptima.core.types import NodeId
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update
 from tests.support.effort import lines_executed

@@ -21,8 +21,8 @@ from fedoptima.core.messages import (
     Stop,
     TurnOn,
 )
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.training import ServerSettings
 from fedoptima.core.types import SERVER, NodeId
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update
 from tests.support.pair import Pair

@@ -27,14 +27,15 @@ class Worker:
         self.model = deepcopy(model).train()
         self.loader = loader
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum)
+        self.iterations = loader.per_epoch  # of a round: one pass over the device's samples
         self.step = 0
         self.began = 0  # the version its round began with
         self.merged: list[bool] = []  # or refused, one update after the other
 
     def train(self, start: State) -> State:
-        """One round: one pass over the device's samples."""
+        """One round."""
         self.model.load_state_dict(start)
-        for _ in range(self.loader.per_epoch):
+        for _ in range(self.iterations):
             self.learn(*self.loader.batch(self.step))
             self.step += 1
         return deepcopy(self.model.state_dict())

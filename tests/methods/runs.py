@@ -35,6 +35,8 @@ from tests.methods.references import State
 BATCH, SEED = 5, 7
 MOST_RECORDS = 20_000  # a run that does not come to its end is a failure, not a test that hangs
 ROWS: Mapping[str, range] = {"fast": range(0, 13), "middle": range(13, 44), "slow": range(44, 65)}
+# They differ by less than one batch, and so they count as equal.
+ALIKE: Mapping[str, range] = {"fast": range(0, 21), "middle": range(21, 44), "slow": range(44, 65)}
 ALONE: Mapping[str, range] = {"only": range(0, 23)}
 TRAINING = {
     "batch_size": BATCH,
@@ -45,11 +47,13 @@ TRAINING = {
 EVEN = {
     "server": FLEET["server"],
     "devices": [
-        {"name": "slow", "gflops": 0.0016, "mbps": 20.0},
-        {"name": "middle", "gflops": 0.003, "mbps": 20.0},
-        {"name": "fast", "gflops": 0.0015, "mbps": 20.0},
+        {"name": "slow", "gflops": 0.0012, "mbps": 20.0},
+        {"name": "middle", "gflops": 0.0017, "mbps": 20.0},
+        {"name": "fast", "gflops": 0.0025, "mbps": 20.0},
     ],
 }
+# Quick links: with them the speeds alone decide who comes how often, even if all is sent around.
+UNEVEN = {**FLEET, "devices": [{**device, "mbps": 20.0} for device in FLEET["devices"]]}
 LIKE_ONE = {**TRAINING, "server": TRAINING["device"]}  # both sides as one optimiser would do
 
 

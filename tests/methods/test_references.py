@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from copy import deepcopy
 from itertools import pairwise
 
@@ -22,10 +23,13 @@ from tests.methods.references import (
     fedasync,
     fedavg,
     fedbuff,
+    mixed,
 )
 from tests.methods.runs import (
+    ALIKE,
     EVEN,
     ROWS,
+    UNEVEN,
     Run,
     assert_close,
     assert_equal,
@@ -40,12 +44,14 @@ def polynomial(staleness: int) -> float:
     return 0.8 * (staleness + 1) ** -0.5
 
 
-def whole_workers() -> dict[str, Worker]:
-    return {name: Worker(network(), loader) for name, loader in loaders().items()}
+def whole_workers(rows: Mapping[str, range] = ROWS) -> dict[str, Worker]:
+    return {name: Worker(network(), loader) for name, loader in loaders(rows).items()}
 
 
-def split_workers(model: nn.Sequential, parts: int = 1) -> dict[str, Worker]:
-    return {name: SplitWorker(model, own, parts=parts) for name, own in loaders().items()}
+def split_workers(
+    model: nn.Sequential, parts: int = 1, rows: Mapping[str, range] = ROWS
+) -> dict[str, Worker]:
+    return {name: SplitWorker(model, own, parts=parts) for name, own in loaders(rows).items()}
 
 
 def counters(weights: State) -> set[int]:
@@ -67,9 +73,9 @@ def test_fl_is_the_mean_weighted_by_samples() -> None:
 
 
 def test_fedasync_mixes_each_update_as_it_comes() -> None:
-    run = play("fedasync", rounds=6)
+    run = play("fedasync", rows=ALIKE, rounds=6)
     start = network().state_dict()
-    *_, expected = fedasync(whole_workers(), start, run.arrivals, run.merges, polynomial)
+    *_, expected = fedasync(whole_workers(ALIKE), start, run.arrivals, run.merges, polynomial)
     assert_uneven(run)
     assert run.merges == 18
     assert_equal(run.weights, expected)
@@ -90,10 +96,28 @@ def test_fedasync_mixes_each_update_as_it_comes() -> None:
     ids=["constant", "inverse", "hinge", "capped"],
 )
 def test_fedasync_weighs_by_the_rule_it_is_given(options, weight) -> None:  # type: ignore[no-untyped-def]
-    run = play("fedasync", rounds=4, **options)
+    run = play("fedasync", rows=ALIKE, rounds=4, **options)
     start = network().state_dict()
-    *_, expected = fedasync(whole_workers(), start, run.arrivals, run.merges, weight)
+    *_, expected = fedasync(whole_workers(ALIKE), start, run.arrivals, run.merges, weight)
     assert_close(run.weights, expected)
+
+
+def test_fedasync_weighs_unequal_shares_as_fedavg_does() -> None:
+    """Worked out again: rounds of a mean share, and staleness in what the others hold."""
+    run = play("fedasync", rounds=6)
+    workers = whole_workers()
+    mean = sum(worker.loader.samples for worker in workers.values()) / len(workers)
+    model, age = network().state_dict(), 0.0
+    sent = {name: (model, age) for name in workers}
+    for device in run.arrivals[: run.merges]:
+        worker, size = workers[device], workers[device].loader.samples / mean
+        if abs(worker.loader.samples - mean) >= 5:
+            worker.iterations = int(mean) // 5
+        began, then = sent[device]
+        weight = 0.8 * ((age - then) / max(1, size) + 1) ** -0.5 * min(1, size)
+        model, age = mixed(model, worker.train(began), weight), age + size
+        sent[device] = (model, age)
+    assert_close(run.weights, model)
 
 
 def assert_somebody_came_back(workers: dict[str, Worker]) -> None:
@@ -103,8 +127,8 @@ def assert_somebody_came_back(workers: dict[str, Worker]) -> None:
 
 
 def test_fedasync_leaves_out_what_is_too_old_and_goes_on_from_the_global_model() -> None:
-    run = play("fedasync", rounds=5, fleet=EVEN, max_delay=1)
-    workers = whole_workers()
+    run = play("fedasync", rows=ALIKE, rounds=5, fleet=EVEN, max_delay=1)
+    workers = whole_workers(ALIKE)
     start = network().state_dict()
     *_, expected = fedasync(workers, start, run.arrivals, run.merges, polynomial, 1)
     assert_somebody_came_back(workers)
@@ -119,12 +143,17 @@ def test_fedbuff_moves_by_the_mean_of_scaled_changes(
     buffer: int, rate: float, momentum: float
 ) -> None:
     run = play(
-        "fedbuff", rounds=5, buffer=buffer, server_learning_rate=rate, server_momentum=momentum
+        "fedbuff",
+        rows=ALIKE,
+        rounds=5,
+        buffer=buffer,
+        server_learning_rate=rate,
+        server_momentum=momentum,
     )
     assert_uneven(run)
     assert run.merges >= 3
     expected = fedbuff(
-        whole_workers(),
+        whole_workers(ALIKE),
         network().state_dict(),
         run.arrivals,
         run.merges,
@@ -154,9 +183,11 @@ def test_pipar_adds_up_the_gradients_of_parts_in_flight(parts: int) -> None:
 
 
 def test_oafl_mixes_both_sides_as_they_come() -> None:
-    run = play("oafl", rounds=6)
+    run = play("oafl", rows=ALIKE, rounds=6, fleet=UNEVEN)
     start = network().state_dict()
-    *_, expected = fedasync(split_workers(network()), start, run.arrivals, run.merges, polynomial)
+    *_, expected = fedasync(
+        split_workers(network(), rows=ALIKE), start, run.arrivals, run.merges, polynomial
+    )
     assert_uneven(run)
     assert_equal(run.weights, expected)
     assert_statistics_moved(run.weights)
@@ -164,10 +195,10 @@ def test_oafl_mixes_both_sides_as_they_come() -> None:
 
 def test_a_refused_oafl_update_refreshes_the_device_and_its_server_copy() -> None:
     """The reference goes on from both sides of the global model: so must the run."""
-    run = play("oafl", rounds=5, fleet=EVEN, max_delay=3)
-    workers = split_workers(network())
+    run = play("oafl", rows=ALIKE, rounds=5, fleet=EVEN, max_delay=1)
+    workers = split_workers(network(), rows=ALIKE)
     start = network().state_dict()
-    *_, expected = fedasync(workers, start, run.arrivals, run.merges, polynomial, 3)
+    *_, expected = fedasync(workers, start, run.arrivals, run.merges, polynomial, 1)
     assert_somebody_came_back(workers)
     assert run.refused == sum(worker.merged.count(False) for worker in workers.values())
     assert_equal(run.weights, expected)
@@ -175,10 +206,10 @@ def test_a_refused_oafl_update_refreshes_the_device_and_its_server_copy() -> Non
 
 @pytest.mark.parametrize("auxiliary", ["classifier", "default"])
 def test_fedoptima_is_fedasync_of_the_device_sides_and_sgd_on_the_server(auxiliary: str) -> None:
-    run = play("fedoptima", rounds=6, auxiliary=auxiliary)
+    run = play("fedoptima", rows=ALIKE, rounds=6, auxiliary=auxiliary)
     assert run.auxiliary is not None
     workers = {
-        name: AuxiliaryWorker(network(), run.auxiliary, own) for name, own in loaders().items()
+        name: AuxiliaryWorker(network(), run.auxiliary, own) for name, own in loaders(ALIKE).items()
     }
     start = deepcopy(workers["fast"].model.state_dict())
     versions = fedasync(workers, start, run.arrivals, run.merges, lambda s: 1 / (s + 1))

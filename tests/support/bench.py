@@ -23,8 +23,8 @@ from fedoptima.core.machine import Machine
 from fedoptima.core.messages import Assignment, GlobalModel, Join, Message, ModelUpdate, ProgramSpec
 from fedoptima.core.method import Method
 from fedoptima.core.server import ServerCore
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.training import ServerSettings
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from tests.support.rows import FULL
 from tests.support.toy import PLAN

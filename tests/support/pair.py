@@ -16,8 +16,8 @@ from fedoptima.core.jobs import Job
 from fedoptima.core.messages import Message
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.server import ServerCore
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.training import ServerSettings
 from fedoptima.core.types import SERVER, NodeId, payload_id
 from tests.support.toy import BATCH, ToyDevice, ToyServer
 

@@ -27,8 +27,8 @@ from fedoptima.core.messages import (
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.server import ServerCore, ServerPhase
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.training import ServerSettings
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.sim.driver import Simulation
 from fedoptima.sim.faults import Change, Churn

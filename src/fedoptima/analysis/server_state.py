@@ -52,6 +52,7 @@ class ServerState:
         self._batches: dict[NodeId, deque[tuple[float, int]]] = {}  # (arrival, bytes)
         self._pending: dict[NodeId, ModelUpdate] = {}
         self._accepted: dict[PayloadId, ModelUpdate] = {}
+        self._counted: dict[NodeId, float] = {}  # of the samples of the update just decided on
 
     def observe(self, record: Record) -> None:
         if record.node != SERVER:
@@ -79,6 +80,8 @@ class ServerState:
                 case Note():
                     if effect.kind == NoteKind.UPDATE_REFUSED:
                         self._refuse(effect.about)
+                    elif effect.kind == NoteKind.UPDATE_SCALED:
+                        self._counted[effect.about] = float(effect.text)
 
     def trained_epochs(self, device_samples: int) -> float:
         """Of all the samples that devices have trained on, those of refused updates left out."""
@@ -180,7 +183,8 @@ class ServerState:
 
     def _accept(self, device: NodeId, update: ModelUpdate) -> None:
         self.accepted_samples += update.trained
-        self.epochs += self._shares.epochs(device, update.trained)
+        counted = self._counted.pop(device, 1.0)
+        self.epochs += self._shares.epochs(device, update.trained) * counted
 
     def _take_back(self, merge: RobustMerge, number: int) -> None:
         trained = self.merging[merge.parts[number].data.id].trained

@@ -111,7 +111,9 @@ class ScheduleConfig(Strict):
 
 class TrainingConfig(Strict):
     batch_size: int = Field(default=100, ge=1)
-    iterations: int | None = Field(default=None, ge=1)  # H; None: one local epoch per round
+    # H; None: one local epoch per round; without a barrier all rounds are as long as one over a
+    # mean share, where shares differ by a batch or more.
+    iterations: int | None = Field(default=None, ge=1)
     device: OptimizerConfig = OptimizerConfig()
     server: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fedoptima.core.errors import ConfigError, InvariantBroken
+from fedoptima.core.influence import EQUAL, Allowance, Share
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.staleness import StalenessRule
@@ -34,11 +35,19 @@ class Offer:
     version: int  # of the global model
     fleet: Fleet
     now: float
+    share: Share = EQUAL  # of the device, in the data of all that are present
+    age: float | None = None  # merged since its model was sent, in mean shares
+    missed: float = 0.0  # of it, while the device was away
 
     @property
     def staleness(self) -> int:
         """Below 0 the server went back to an older checkpoint than the update began with."""
         return self.version - self.update.version
+
+    @property
+    def behind(self) -> float:
+        """The staleness in merges of a mean share; with equal shares the number of versions."""
+        return self.staleness if self.age is None else self.age
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,9 @@ class Decision:
     merge: Merge | None = None
     refresh: tuple[NodeId, ...] = ()  # devices that next receive the global model
     settled: tuple[tuple[NodeId, ModelUpdate], ...] = ()  # updates that need not be handed in again
+    size: float = 1.0  # of what is merged, in mean shares: how far the model moves on
+    updates: float = 1.0  # what is merged, in rounds of a usual device
+    counted: float = 1.0  # of the samples that the settled updates were trained on
     refused: bool = False
 
 
@@ -54,7 +66,6 @@ WAIT = Decision()
 
 class AggregationPolicy(Protocol):
     closes_round: bool  # does every merge end a round, or only K of them?
-    max_delay: int  # D: updates that are more versions behind are refused
 
     def offer(self, offer: Offer) -> Decision: ...
     def holds(self, device: NodeId) -> bool: ...  # an update that is discarded if its device leaves
@@ -63,6 +74,8 @@ class AggregationPolicy(Protocol):
     def check(self) -> None: ...
     @property
     def deadline(self) -> float | None: ...  # when to reconsider
+    @property
+    def max_delay(self) -> int: ...  # D: updates that are further behind are refused
 
 
 def _refuse(offer: Offer) -> Decision:
@@ -70,9 +83,23 @@ def _refuse(offer: Offer) -> Decision:
     return Decision(refresh=(offer.device,), settled=settled, refused=True)
 
 
-def _is_stale(offer: Offer, max_delay: int) -> bool:
-    # With a negative staleness the update belongs to a history that no longer exists.
-    return not 0 <= offer.staleness <= max_delay
+@dataclass(frozen=True, slots=True)
+class DelayLimit:
+    """D: updates that are more merges behind are refused."""
+
+    merges: int
+    # Counts only what was merged while the device was away: one that is merely larger or slower
+    # than the others is never refused.
+    while_away: bool = False
+
+    def __post_init__(self) -> None:
+        if self.merges < 0:
+            raise ConfigError(f"the maximum delay must be at least 0, got {self.merges}")
+
+    def refuses(self, offer: Offer) -> bool:
+        if offer.staleness < 0:  # it belongs to a history that no longer exists
+            return True
+        return (offer.missed if self.while_away else offer.behind) > self.merges
 
 
 class _NoBarrier:
@@ -95,20 +122,33 @@ class _NoBarrier:
 
 
 class AsyncStaleness(_NoBarrier):
-    """FedAsync: fold in each update on arrival, at a weight that falls with its staleness."""
+    """FedAsync: fold in each update on arrival, at a weight that falls with its staleness.
 
-    def __init__(self, max_delay: int, rule: StalenessRule | None = None) -> None:
-        if max_delay < 0:
-            raise ConfigError(f"the maximum delay must be at least 0, got {max_delay}")
-        self.max_delay = max_delay  # D
+    Unequal shares: a device with less than the mean share has that much less weight; one with more
+    counts what was merged since in shares of its own size, so that `1 / (s + 1)` is its part of
+    the data, as in FedAvg. No weight exceeds that of the rule, and so none exceeds 1.
+    """
+
+    def __init__(self, delay: DelayLimit | int, rule: StalenessRule | None = None) -> None:
+        self.delay = DelayLimit(delay) if isinstance(delay, int) else delay
         self.rule = rule or StalenessRule()
+        self.allowance = Allowance()
+
+    @property
+    def max_delay(self) -> int:
+        return self.delay.merges
 
     def offer(self, offer: Offer) -> Decision:
-        if _is_stale(offer, self.max_delay):
+        if self.delay.refuses(offer):
             return _refuse(offer)
-        device, update, weight = offer.device, offer.update, self.rule.weight(offer.staleness)
+        device, update, size = offer.device, offer.update, offer.share.size
+        wanted = self.rule.weight(offer.behind / max(1.0, size)) * min(1.0, size)
+        weight = self.allowance.take(device, offer.share, wanted)
+        part = weight / wanted
         merge = Merge(1 - weight, (Part(device, weight, update.data),), refresh=(device,))
-        return Decision(merge, (device,), ((device, update),))
+        counted = offer.share.work * part
+        settled = ((device, update),)
+        return Decision(merge, (device,), settled, size * part, updates=counted, counted=counted)
 
 
 class Barrier:
@@ -133,7 +173,7 @@ class Barrier:
         self._pool: dict[NodeId, tuple[ModelUpdate, int]] = {}
 
     def offer(self, offer: Offer) -> Decision:
-        if _is_stale(offer, self.max_delay):
+        if offer.staleness:  # of an earlier round, or of a history that no longer exists
             return _refuse(offer)
         self._pool[offer.device] = (offer.update, offer.samples)
         if self.timeout is not None and self.deadline is None:
@@ -171,38 +211,62 @@ class Buffered(_NoBarrier):
     """FedBuff: collect ``size`` deltas, then move the model by their scaled mean.
 
     Devices continue at once with the current model. An accepted delta stays when its device leaves.
+    Unequal shares: a delta counts as much as its device's share relative to the mean, and the
+    buffer is full, too, when those in it count as ``size`` together. Weights sum to at most 1.
     """
 
     def __init__(
         self,
         size: int,
-        max_delay: int,
+        delay: DelayLimit | int,
         *,
         rule: StalenessRule | None = None,
         server_optimizer: ServerOptimizer | None = None,
     ) -> None:
         if size < 1:
             raise ConfigError(f"the buffer must hold at least 1 update, got {size}")
-        if max_delay < 0:
-            raise ConfigError(f"the maximum delay must be at least 0, got {max_delay}")
         self.size = size  # Z
-        self.max_delay = max_delay
+        self.delay = DelayLimit(delay) if isinstance(delay, int) else delay
         self.rule = rule or StalenessRule("polynomial", a=0.5)
         self.server_optimizer = server_optimizer or ServerOptimizer()
-        self._pool: list[tuple[NodeId, ModelUpdate, float]] = []
+        self.allowance = Allowance()
+        self._pool: list[tuple[NodeId, ModelUpdate, float]] = []  # with their weights, times Z
+        self._filled = 0.0  # what they count, in mean shares
+        self._updates = 0.0  # and in rounds of a usual device
+
+    @property
+    def max_delay(self) -> int:
+        return self.delay.merges
 
     def offer(self, offer: Offer) -> Decision:
-        if _is_stale(offer, self.max_delay):
+        if self.delay.refuses(offer):
             return _refuse(offer)
-        device, settled = offer.device, ((offer.device, offer.update),)
-        self._pool.append((device, offer.update, self.rule.weight(offer.staleness)))
-        if len(self._pool) < self.size:
-            return Decision(refresh=(device,), settled=settled)
+        device, size, settled = offer.device, offer.share.size, ((offer.device, offer.update),)
+        wanted = self.rule.weight(offer.behind) * size
+        weight = self.allowance.take(device, offer.share, wanted)
+        part = weight / wanted
+        counted = offer.share.work * part
+        self._pool.append((device, offer.update, weight))
+        self._filled += size * part
+        self._updates += counted
+        if len(self._pool) < self.size and self._filled < self.size - 0.5:
+            return Decision(refresh=(device,), settled=settled, counted=counted)
+        return self._merge(device, settled, counted)
+
+    def _merge(
+        self, device: NodeId, settled: tuple[tuple[NodeId, ModelUpdate], ...], counted: float
+    ) -> Decision:
+        whole = max(float(self.size), self._filled)
         pool = sorted(self._pool, key=lambda entry: entry[0])
-        parts = tuple(Part(d, weight / self.size, u.data) for d, u, weight in pool)
-        self._pool.clear()
+        parts = tuple(Part(d, weight / whole, u.data) for d, u, weight in pool)
+        if whole > self.size:  # then they weigh less than they were allowed to
+            for member, _, weight in pool:
+                self.allowance.add(member, weight * (self.size / whole - 1))
         merge = Merge(1.0, parts, refresh=(device,), server_optimizer=self.server_optimizer)
-        return Decision(merge, (device,), settled)
+        moved, updates = self._filled / self.size, self._updates
+        self._filled = self._updates = 0.0
+        self._pool.clear()
+        return Decision(merge, (device,), settled, moved, updates, counted)
 
     def check(self) -> None:
         if len(self._pool) >= self.size:

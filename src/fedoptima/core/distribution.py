@@ -10,6 +10,7 @@ from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.jobs import CloseCopy, OpenCopy
 from fedoptima.core.membership import Roster
 from fedoptima.core.messages import GlobalModel
+from fedoptima.core.model_age import ModelAge
 from fedoptima.core.types import NodeId, Payload
 
 
@@ -22,19 +23,24 @@ class Distribution:
         self._model: Payload | None = None
         self._copies: deque[OpenCopy | CloseCopy] = deque()  # to be run before anything else
         self._merging: tuple[NodeId, ...] = ()  # devices that get the result of the running merge
+        self._merging_size = 1.0
         self.version = 0  # t
+        self.age = ModelAge()
 
     def begin(self, model: Payload) -> None:
         self._model = model
 
-    def merging(self, devices: tuple[NodeId, ...]) -> None:
+    def merging(self, devices: tuple[NodeId, ...], size: float) -> None:
+        """``size``: of what is merged, in mean shares."""
         self._merging = devices
+        self._merging_size = size
 
     def merged(self, model: Payload, *, changed: bool = True) -> tuple[NodeId, ...]:
         """A new version if the model has changed; returns the devices that get it."""
         if changed:
             self._model = model
             self.version += 1
+            self.age.merged(self._merging_size)
         devices, self._merging = self._merging, ()
         return devices
 
@@ -58,6 +64,7 @@ class Distribution:
             if member is None or not member.awaits_model:
                 continue
             member.awaits_model, member.owes_update = False, True
+            self.age.sent(device, self.version)
             effects.append(roster.send(device, GlobalModel(self.version, share, self._model)))
             if self._remember:
                 self._sent[device] = (self.version, self._model)
@@ -69,6 +76,7 @@ class Distribution:
         return sent[1] if sent is not None and sent[0] == version else None
 
     def left(self, device: NodeId) -> None:
+        self.age.left(device)
         if self._copy_per_device:
             self._copies.append(CloseCopy(device))
 

@@ -7,6 +7,10 @@ devices that were turned on earlier overshoot the cap together (docs/decisions/0
 A credit held by a slow or dead device blocks a slot, so a credit that is not used within
 ``timeout`` returns to the pool. If the batch it was for still arrives, it is used if a slot is
 free, and otherwise dropped without penalty.
+
+Where devices hold unequal shares of the data, credits are given out in proportion to them, and a
+device whose share is small waits between two of its own until others have had enough of them
+(docs/decisions/0024): with slots to spare it could send as often as it likes.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from fedoptima.core.errors import ConfigError, InvariantBroken, ProtocolViolation
+from fedoptima.core.influence import EQUAL, Share
 from fedoptima.core.types import NodeId
 
 
@@ -34,8 +39,8 @@ class FlowController(Protocol):
     def cap(self) -> int | None: ...  # omega
     @property
     def timeout(self) -> float | None: ...  # seconds until an unused turn-on expires
-    def joined(self, device: NodeId, now: float) -> Sequence[NodeId]: ...
-    def received(self, device: NodeId, now: float) -> Reception: ...
+    def joined(self, device: NodeId, now: float, share: Share = EQUAL) -> Sequence[NodeId]: ...
+    def received(self, device: NodeId, now: float, share: Share = EQUAL) -> Reception: ...
     def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]: ...
     def left(self, device: NodeId, dropped: int, now: float) -> Sequence[NodeId]: ...
     def expire(self, now: float) -> Sequence[NodeId]: ...
@@ -49,10 +54,10 @@ class OpenFlow:
 
     cap = timeout = deadline = None
 
-    def joined(self, device: NodeId, now: float) -> Sequence[NodeId]:
+    def joined(self, device: NodeId, now: float, share: Share = EQUAL) -> Sequence[NodeId]:
         return ()
 
-    def received(self, device: NodeId, now: float) -> Reception:
+    def received(self, device: NodeId, now: float, share: Share = EQUAL) -> Reception:
         return Reception(accepted=True)
 
     def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]:
@@ -71,10 +76,11 @@ class OpenFlow:
 class CappedFlow:
     """Credits against one global cap, and a line of devices that wait for one.
 
-    The line is ordered by batches granted so far. When a device enters it, its count is raised to
-    that of the last grant, so it cannot claim many credits at once after waiting: a waiting
-    device gets a credit within K grants (start-time fair queueing). With ``balanced=False``
-    the line is first come, first served: the FIFO ablation switches off this balance as well.
+    The line is ordered by batches granted so far, relative to the devices' shares. When a device
+    enters it, its count is raised to that of the last grant, so it cannot claim many credits at
+    once after waiting: with equal shares a waiting device gets a credit within K grants (start-time
+    fair queueing). With ``balanced=False`` the line is first come, first served: the FIFO ablation
+    switches off this balance as well.
     """
 
     def __init__(self, cap: int, *, timeout: float | None = None, balanced: bool = True) -> None:
@@ -85,23 +91,28 @@ class CappedFlow:
         self.cap = cap
         self.timeout = timeout
         self.balanced = balanced
-        self._line: list[tuple[int, int, NodeId]] = []  # (count, order, device); may be outdated
+        self._line: list[tuple[float, int, NodeId]] = []  # (count, order, device); may be outdated
+        # Devices that line up at a later grant: (grant, order, device); may be outdated.
+        self._held: list[tuple[float, int, NodeId]] = []
         self._waiting: dict[NodeId, int] = {}  # the order number of a device's valid entry
         self._granted: dict[NodeId, int] = {}  # the number of the grant that the device holds
         # Its batch is late: used if a slot is free when it arrives.
         self._expired: dict[NodeId, None] = {}
         self._deadlines: deque[tuple[float, int, NodeId]] = deque()  # (time, grant, device)
-        self._counts: dict[NodeId, int] = {}
-        self._last = 0  # the count of the device granted last
+        self._counts: dict[NodeId, float] = {}
+        self._costs: dict[NodeId, float] = {}  # of a credit, in counts
+        self._last_grant: dict[NodeId, int] = {}
+        self._unlimited: dict[NodeId, None] = {}  # devices that are never held
+        self._last: float = 0  # the count of the device granted last
         self._order = 0
         self._grants = 0
         self._buffered = 0
 
-    def joined(self, device: NodeId, now: float) -> Sequence[NodeId]:
-        self._line_up(device)
+    def joined(self, device: NodeId, now: float, share: Share = EQUAL) -> Sequence[NodeId]:
+        self._line_up(device, share)
         return self._grant(now)
 
-    def received(self, device: NodeId, now: float) -> Reception:
+    def received(self, device: NodeId, now: float, share: Share = EQUAL) -> Reception:
         if device in self._granted:
             del self._granted[device]
             accepted = True
@@ -111,7 +122,7 @@ class CappedFlow:
         else:
             raise ProtocolViolation(f"{device} sent activations without a turn-on")
         self._buffered += accepted
-        self._line_up(device)
+        self._line_up(device, share)
         return Reception(accepted, self._grant(now))
 
     def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]:
@@ -123,6 +134,9 @@ class CappedFlow:
         self._granted.pop(device, None)
         self._expired.pop(device, None)
         self._waiting.pop(device, None)
+        self._unlimited.pop(device, None)
+        if not self._unlimited:  # those that the others waited for have left
+            self._release(everybody=True)
         return self._grant(now)
 
     def expire(self, now: float) -> Sequence[NodeId]:
@@ -146,16 +160,37 @@ class CappedFlow:
     def _has_room(self) -> bool:
         return self._buffered + len(self._granted) < self.cap
 
-    def _line_up(self, device: NodeId) -> None:
-        count = max(self._counts.get(device, 0), self._last) if self.balanced else 0
-        self._counts[device] = count
+    def _line_up(self, device: NodeId, share: Share) -> None:
         self._order += 1
         self._waiting[device] = self._order
-        heappush(self._line, (count, self._order, device))
+        self._costs[device] = 1 / share.size
+        self._unlimited.pop(device, None)
+        if share.limit < 1:
+            last = self._last_grant.get(device)
+            next_one = 0.0 if last is None else last + 1 / share.limit
+            heappush(self._held, (next_one, self._order, device))
+        else:
+            self._unlimited[device] = None
+            self._enter(device, self._order)
+
+    def _enter(self, device: NodeId, order: int) -> None:
+        count = max(self._counts.get(device, 0), self._last) if self.balanced else 0
+        self._counts[device] = count
+        heappush(self._line, (count, order, device))
+
+    def _release(self, *, everybody: bool = False) -> None:
+        """Let devices line up whose time has come with the next grant."""
+        while self._held and (everybody or self._held[0][0] <= self._grants + 1):
+            _, order, device = heappop(self._held)
+            if self._waiting.get(device) == order:
+                self._enter(device, order)
 
     def _grant(self, now: float) -> Sequence[NodeId]:
         turned_on = []
-        while self._line and self._has_room:
+        while self._has_room:
+            self._release()
+            if not self._line:
+                break
             count, order, device = heappop(self._line)
             if self._waiting.get(device) != order:
                 continue
@@ -163,7 +198,8 @@ class CappedFlow:
             self._grants += 1
             self._granted[device] = self._grants
             self._last = count
-            self._counts[device] = count + 1
+            self._counts[device] = count + self._costs[device]
+            self._last_grant[device] = self._grants
             if self.timeout is not None:
                 self._deadlines.append((now + self.timeout, self._grants, device))
             turned_on.append(device)
@@ -174,7 +210,8 @@ class CappedFlow:
             raise InvariantBroken(f"{self._buffered} batches counted, {buffered} buffered")
         if not 0 <= self._buffered + len(self._granted) <= self.cap:
             raise InvariantBroken(f"{self._buffered=} {len(self._granted)=} {self.cap=}")
-        if self._waiting and self._has_room:
+        held = {device for _, order, device in self._held if self._waiting.get(device) == order}
+        if self._waiting.keys() - held and self._has_room:
             raise InvariantBroken("a device waits for a credit although a slot is free")
         both = self._granted.keys() & self._waiting.keys()
         if both or self._expired.keys() & (self._granted.keys() | self._waiting.keys()):

@@ -22,7 +22,7 @@ class Progress:
         self._stopper = Stopper(rule)
         self._every = evaluate_every
         self._began = 0.0
-        self._merges = 0  # in this round
+        self._merges = 0.0  # in this round, of usual devices
         self._round_size = 1
         self._round_began = 0.0  # epochs, behind a barrier
         self._last_round = 0.0  # its size in epochs; 0 without a barrier
@@ -58,7 +58,8 @@ class Progress:
             self.failed = True
             why = (
                 f"all were more versions behind than method.max_delay = {max_delay} allows. Raise "
-                "it (the default is 8 for each device), or let devices train shorter rounds"
+                "it, leave it out (then only long absences count), or let devices train shorter "
+                "rounds (training.iterations)"
             )
             if max_delay is None:
                 why = (
@@ -67,15 +68,15 @@ class Progress:
                 )
             self.closing = f"no update was accepted for {MOST_REFUSED:g} epochs of training: {why}"
 
-    def merged(self, updates: int, *, closes_round: bool, members: int) -> None:
+    def merged(self, updates: float, *, closes_round: bool, members: int) -> None:
         self.weights_changed = True
         self._merges += updates
         if closes_round:
             self._last_round = self.epochs - self._round_began
             self._round_began = self.epochs
-        if closes_round or self._merges >= self._round_size:
+        if closes_round or self._merges >= self._round_size - _ROUNDING:
             self.rounds += 1
-            self._merges = 0
+            self._merges = 0.0
             self._round_size = max(1, members)
 
     def share(self, now: float) -> float:

@@ -21,7 +21,8 @@ Task = tuple[NodeId, ActivationBatch | ModelUpdate]
 class TaskScheduler(Protocol):
     def join(self, device: NodeId) -> None: ...
     def leave(self, device: NodeId) -> int: ...  # batches dropped
-    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate) -> None: ...
+    # ``cost``: what the batch adds to its device's count; less for one with much data.
+    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate, cost: float = 1) -> None: ...
     def get(self) -> Task | None: ...
     def waiting(self, device: NodeId) -> int: ...  # batches
     def check(self) -> None: ...
@@ -33,19 +34,21 @@ class CounterScheduler:
     """Activations of the device that has contributed least go first: ``argmin_k c_k``.
 
     The argmin runs over devices with a batch waiting (the paper's text would pick empty queues).
+    Contributions are counted relative to the devices' shares of the data, if these are unequal.
     """
 
     def __init__(self) -> None:
         self._models: OrderedDict[NodeId, ModelUpdate] = OrderedDict()
         self._queues: dict[NodeId, deque[ActivationBatch]] = {}
-        self._heap: list[tuple[int, int, NodeId]] = []  # (c_k, order, device); may be outdated
+        self._heap: list[tuple[float, int, NodeId]] = []  # (c_k, order, device); may be outdated
         self._entry: dict[NodeId, int] = {}  # the order number of a device's valid heap entry
         self._order = 0
-        self._counts: list[tuple[int, NodeId]] = []  # a heap; c_k may be higher by now
+        self._counts: list[tuple[float, NodeId]] = []  # a heap; c_k may be higher by now
         self._counted: dict[NodeId, None] = {}  # devices with an entry there
-        self._least = 0  # the smallest count of those present, when that was last looked up
+        self._least: float = 0  # the smallest count of those present, when that was last looked up
         self.buffered = 0
-        self.consumed: dict[NodeId, int] = {}  # c_k; kept when a device leaves
+        self._costs: dict[NodeId, float] = {}  # of a device's next batch
+        self.consumed: dict[NodeId, float] = {}  # c_k; kept when a device leaves
 
     def join(self, device: NodeId) -> None:
         # With a count of zero only the newcomer would be served until it had caught up.
@@ -64,10 +67,11 @@ class CounterScheduler:
         self.buffered -= dropped
         return dropped
 
-    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate) -> None:
+    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate, cost: float = 1) -> None:
         if isinstance(item, ModelUpdate):
             self._models[origin] = item
             return
+        self._costs[origin] = cost
         queue = self._queues[origin]
         queue.append(item)
         self.buffered += 1
@@ -85,7 +89,7 @@ class CounterScheduler:
             queue = self._queues[device]
             batch = queue.popleft()
             self.buffered -= 1
-            self.consumed[device] += 1
+            self.consumed[device] += self._costs[device]
             if queue:
                 self._line_up(device)
             return device, batch
@@ -94,7 +98,7 @@ class CounterScheduler:
     def waiting(self, device: NodeId) -> int:
         return len(self._queues[device])
 
-    def _least_count(self) -> int:
+    def _least_count(self) -> float:
         while self._counts:
             count, device = self._counts[0]
             if device not in self._queues:
@@ -141,7 +145,7 @@ class FifoScheduler:
             del self._queue[number]
         return len(numbers)
 
-    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate) -> None:
+    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate, cost: float = 1) -> None:
         if isinstance(item, ModelUpdate):
             self._models[origin] = item
             return

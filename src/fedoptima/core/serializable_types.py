@@ -11,16 +11,19 @@ from fedoptima.core import (
     effects,
     events,
     flow,
+    influence,
     job_slot,
     jobs,
     membership,
     messages,
     method,
+    model_age,
     programs,
     progress,
     scheduler,
     serialization,
     server,
+    settings,
     shares,
     staleness,
     stopping,
@@ -29,8 +32,9 @@ from fedoptima.core import (
 
 _MODULES = (
     *(messages, jobs, events, effects),
-    *(server, training, distribution, job_slot, device, programs, method),
-    *(membership, shares, progress, stopping, staleness, aggregation, scheduler, flow),
+    *(server, settings, training, distribution, model_age, job_slot, device, programs, method),
+    *(membership, shares, influence, progress, stopping, staleness),
+    *(aggregation, scheduler, flow),
 )
 
 

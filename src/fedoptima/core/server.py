@@ -32,7 +32,8 @@ from fedoptima.core.messages import ActivationBatch, Failed, Join, Message, Mode
 from fedoptima.core.method import Method
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_figures
-from fedoptima.core.training import ServerSettings, Training
+from fedoptima.core.settings import ServerSettings
+from fedoptima.core.training import Training
 from fedoptima.core.types import NodeId
 
 

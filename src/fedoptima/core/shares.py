@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from typing import Final
 
 from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.influence import EQUAL, Share, unequal_share
 from fedoptima.core.types import NodeId
 
 LARGEST: Final = 10  # times the median
@@ -39,7 +40,11 @@ class Shares:
     @property
     def largest(self) -> int:
         """That is counted; the lower median, so that one of two cannot raise it."""
-        return LARGEST * self._ordered[(len(self._ordered) - 1) // 2] if self._ordered else 0
+        return LARGEST * self._median if self._ordered else 0
+
+    @property
+    def _median(self) -> int:
+        return self._ordered[(len(self._ordered) - 1) // 2]
 
     @property
     def total(self) -> int:
@@ -55,6 +60,23 @@ class Shares:
 
     def counted(self, device: NodeId) -> int:
         return min(self._held[device], self.largest)
+
+    @property
+    def mean(self) -> float:
+        """0 where there is no device."""
+        return self.total / max(1, len(self._ordered))
+
+    def share(self, device: NodeId, batch_size: int) -> Share:
+        """What the device's contributions count; as those of all others if it holds as much.
+
+        As much is less than one batch more or less, between any two devices.
+        """
+        most = min(self._ordered[-1], self.largest)
+        if most - self._ordered[0] < batch_size:
+            return EQUAL
+        return unequal_share(
+            self.counted(device), mean=self.mean, median=self._median, others=self.total - most
+        )
 
     def epochs(self, device: NodeId, trained: int) -> float:
         """What training on this many samples is of an epoch; a share not counted does not count."""

@@ -33,7 +33,7 @@ class StalenessRule:
         if self.a <= 0 or self.b < 0:
             raise ConfigError(f"a = {self.a} must be above 0 and b = {self.b} at least 0")
 
-    def weight(self, staleness: int) -> float:
+    def weight(self, staleness: float) -> float:
         match self.kind:
             case "inverse":
                 factor = 1 / (staleness + 1)

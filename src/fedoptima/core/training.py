@@ -7,13 +7,14 @@ Compute Engine. A method that refuses a message with ProtocolViolation has chang
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fedoptima.core.aggregation import Decision, Fleet, Offer
 from fedoptima.core.distribution import Distribution
 from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import JobDone
+from fedoptima.core.influence import Share
 from fedoptima.core.job_slot import JobSlot
 from fedoptima.core.jobs import (
     CloseCopy,
@@ -30,27 +31,11 @@ from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_range, unusual_speeds
 from fedoptima.core.robust import guarded, refusals
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.shares import LARGEST
-from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 
 CREDIT, BARRIER = "credit", "barrier"  # timers
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """What a server needs to know about its run."""
-
-    stop: StopRule
-    devices: int = 1  # plan and begin when this many have joined...
-    patience: float | None = None  # ...or this many seconds after the first one did
-    batch_size: int = 1
-    iterations: int | None = None  # H; None: one pass over the device's own samples
-    evaluate_every: float = 1.0  # epochs
-    drop_diverged: bool = False  # a diverged device leaves the run instead of ending it
-
-    def iterations_for(self, samples: int) -> int:
-        return self.iterations or max(1, samples // self.batch_size)
 
 
 class Training:
@@ -60,6 +45,8 @@ class Training:
         self._robust = method.robust != "none"
         self._settings = settings
         self._plan = ""
+        self._mean_share = 0.0  # samples, when the run began
+        self._updates = 1.0  # in the running merge, of usual devices
         self._expected: dict[NodeId, None] = {}  # in the run before a restart; not all back yet
         self._reconsider_due = False  # a device left, or a barrier's time is over
         self.scheduler = method.scheduler()
@@ -90,6 +77,7 @@ class Training:
         self._plan = planned.text
         self.models.begin(planned.result)
         self.progress.begin(now, len(self.roster.members))
+        self._mean_share = self.roster.shares.mean
         effects: list[Effect] = []
         for device, member in sorted(self.roster.members.items()):
             effects += self.admit(device, member, now)
@@ -100,7 +88,9 @@ class Training:
         # A device with less than a mini-batch cannot cut it into more parts than it has samples.
         parts = min(self._program.micro_batches, samples)
         program = replace(self._program, micro_batches=parts)
-        iterations = self._settings.iterations_for(samples)
+        own_epoch = self.aggregation.closes_round or not self._mean_share
+        mean = samples if own_epoch else self._mean_share
+        iterations = self._settings.iterations_for(samples, mean)
         member.round_samples = iterations * min(self._settings.batch_size, samples)
         self.scheduler.join(device)
         if all(expected in self.roster.members for expected in self._expected):
@@ -108,9 +98,12 @@ class Training:
         return [
             *self._doubted(device, samples),
             self.roster.send(device, Assignment(self._plan, program, iterations)),
-            *self.roster.turn_on(self.flow.joined(device, now)),
+            *self.roster.turn_on(self.flow.joined(device, now, self._share(device))),
             *self.welcome(device, member, now),
         ]
+
+    def _share(self, device: NodeId) -> Share:
+        return self.roster.shares.share(device, self._settings.batch_size)
 
     def _doubted(self, device: NodeId, samples: int) -> list[Effect]:
         counted = self.roster.shares.counted(device)
@@ -125,6 +118,7 @@ class Training:
         unsettled = join.pending is not None and not self.roster.has_settled(device, join.pending)
         if join.training or unsettled:
             member.owes_update, member.awaits_model = True, False
+            self.models.age.back_with_work(device)
             return [self.roster.send(device, HandIn())] if unsettled else []
         member.owes_update, member.awaits_model = False, True
         return self._answer([device], now)
@@ -149,11 +143,12 @@ class Training:
         answered = self._program.kind == "gradient"
         if answered and self.scheduler.waiting(device) >= self._program.micro_batches:
             raise ProtocolViolation(f"{device} sent activations before the last were answered")
-        reception = self.flow.received(device, now)  # may refuse, so it goes first
+        share = self._share(device)
+        reception = self.flow.received(device, now, share)  # may refuse, so it goes first
         turned_on = self.roster.turn_on(reception.turn_on)
         if not reception.accepted:
             return [Note(NoteKind.LATE_BATCH_DROPPED, device), *turned_on]
-        self.scheduler.put(device, batch)
+        self.scheduler.put(device, batch, 1 / share.size)
         return turned_on
 
     def take_update(self, device: NodeId, member: Member, update: ModelUpdate) -> None:
@@ -200,7 +195,12 @@ class Training:
 
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
         samples, version = self.roster.shares.counted(device), self.models.version
-        offer = Offer(device, update, samples, version, self._fleet(), now)
+        age = self.models.age
+        offer = Offer(
+            *(device, update, samples, version, self._fleet(), now, self._share(device)),
+            age=age.behind(device, update.version, version),
+            missed=age.missed(device),
+        )
         decision = self.aggregation.offer(offer)
         effects: list[Effect] = []
         if decision.refused:
@@ -214,6 +214,8 @@ class Training:
                     max_delay=self.aggregation.max_delay,
                 )
             effects.append(Note(NoteKind.UPDATE_REFUSED, device, f"{behind} versions behind"))
+        if decision.counted < 1:
+            effects.append(Note(NoteKind.UPDATE_SCALED, device, repr(decision.counted)))
         effects += self._carry_out(decision, now)
         if decision.merge is None:
             effects += self.progress.take_stock(self.models.version)
@@ -221,17 +223,21 @@ class Training:
 
     def _carry_out(self, decision: Decision, now: float) -> list[Effect]:
         merge = decision.merge
+
+        def epochs_of(device: NodeId, trained: int) -> float:
+            return self.roster.shares.epochs(device, trained) * decision.counted
+
         if self._robust and merge is not None:
-            shares = self.roster.shares
-            merge = guarded(merge, decision.settled, self.models.base_of, shares.epochs)
+            merge = guarded(merge, decision.settled, self.models.base_of, epochs_of)
         for device, update in decision.settled:
             # Counted here and not on arrival: an update discarded by a barrier is handed in again.
             self.roster.settle(device, update.data.id)
             if not decision.refused and not isinstance(merge, RobustMerge):
-                self.progress.trained(self.roster.shares.epochs(device, update.trained))
+                self.progress.trained(epochs_of(device, update.trained))
         if merge is None:
             return self._answer(decision.refresh, now)
-        self.models.merging(decision.refresh)
+        self.models.merging(decision.refresh, decision.size)
+        self._updates = decision.updates
         return [self.slot.run(merge)]
 
     def job_done(self, event: JobDone, now: float) -> list[Effect]:
@@ -261,7 +267,7 @@ class Training:
         waiting = self.models.merged(event.result, changed=merged > 0)
         if merged:
             self.progress.merged(
-                merged,
+                self._updates * merged / len(merge.parts),
                 closes_round=self.aggregation.closes_round,
                 members=len(self.roster.members),
             )

@@ -21,7 +21,7 @@ from fedoptima.core.plan import Plan
 from fedoptima.core.ranges import unusual_speeds
 from fedoptima.core.seeding import derive
 from fedoptima.core.server import ServerCore
-from fedoptima.core.training import ServerSettings
+from fedoptima.core.settings import ServerSettings
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress, quiet

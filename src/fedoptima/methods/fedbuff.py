@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from fedoptima.core.aggregation import Buffered
+from fedoptima.core.aggregation import Buffered, DelayLimit
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.core.messages import ProgramSpec
@@ -19,7 +19,7 @@ def fedbuff(
     devices: int,
     *,
     buffer: int | None = None,  # Z; None: 10 as published, but never more than K
-    max_delay: int | None = None,  # None: 8 K
+    max_delay: int | None = None,  # D; None: 8 K, of what was merged during an absence
     staleness: Literal["inverse", "constant", "polynomial", "hinge"] = "polynomial",
     staleness_a: float = 0.5,
     staleness_b: float = 4.0,
@@ -29,13 +29,14 @@ def fedbuff(
 ) -> Method:
     size = min(10, devices) if buffer is None else buffer
     delay = 8 * devices if max_delay is None else max_delay
+    limit = DelayLimit(delay, while_away=max_delay is None)
     rule = StalenessRule(staleness, 1.0, staleness_a, staleness_b)
     optimizer = ServerOptimizer(server_learning_rate, server_momentum)
     return Method(
         name="fedbuff",
         program=ProgramSpec("full", delta=True),
         training=ServerTraining.NONE,
-        aggregation=partial(Buffered, size, delay, rule=rule, server_optimizer=optimizer),
+        aggregation=partial(Buffered, size, limit, rule=rule, server_optimizer=optimizer),
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,

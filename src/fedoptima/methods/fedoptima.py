@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from fedoptima.core.aggregation import AsyncStaleness
+from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.messages import ProgramSpec
@@ -20,7 +20,7 @@ def fedoptima(
     *,
     activation_cap: int | None = None,  # omega; None: max(2 K, 32)
     credit_timeout: float = 60.0,  # seconds until an unused turn-on returns to the pool
-    max_delay: int | None = None,  # D; None: 8 K
+    max_delay: int | None = None,  # D; None: 8 K, of what was merged during an absence
     staleness: Literal["inverse", "constant", "polynomial", "hinge"] = "inverse",
     alpha: float = 1.0,
     alpha_max: float = 1.0,
@@ -38,6 +38,7 @@ def fedoptima(
             f"(at least the number of devices, {devices}, keeps the server busy)"
         )
     delay = 8 * devices if max_delay is None else max_delay
+    limit = DelayLimit(delay, while_away=max_delay is None)
     rule = StalenessRule(staleness, alpha, staleness_a, staleness_b, alpha_max)
     balanced = scheduler == "counter"
     # Without an auxiliary network the device waits for the gradient of the one server side, and
@@ -47,7 +48,7 @@ def fedoptima(
         name="fedoptima",
         program=ProgramSpec("auxiliary" if local_loss else "gradient"),
         training=ServerTraining.SHARED,
-        aggregation=partial(AsyncStaleness, delay, rule),
+        aggregation=partial(AsyncStaleness, limit, rule),
         scheduler=CounterScheduler if balanced else FifoScheduler,
         flow=partial(CappedFlow, cap, timeout=credit_timeout, balanced=balanced)
         if local_loss
