@@ -1,0 +1,260 @@
+"""What an epoch of simulated FedOptima costs on a GPU, against a bare loop of recorded graphs.
+
+The loop does the same steps on data that is on the GPU: a stream and a CUDA graph for every
+device (batch, crop, forward, auxiliary loss, backward, step), one for the server, events between
+them, and a few activations on their way. No clock, no messages, no merging, no evaluation: a floor.
+The simulation's time is the difference between a long and a short run, so that its start, which a
+run pays once, is left out.
+
+    python -m benchmarks.gpu_epoch [--devices 8] [--rounds 5] [--device cuda]
+
+VGG-5 on images of noise in CIFAR-10's format, 6,250 for every device, batch 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.noise import images
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.data.augment import CropAndFlip
+from fedoptima.engine.payloads import name_activation, rebuild_activation
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.setup import Experiment, prepare
+from fedoptima.experiments.simulated_run import run_experiment
+from fedoptima.preprocess.plan import Sides
+from fedoptima.preprocess.split import DeviceSpeed
+from tools.centralised.training import crop
+
+SAMPLES, BATCH = 6250, 100  # of each device
+AHEAD = 4  # activations of one device that may wait for the server
+LONG, SHORT = 4, 1  # epochs
+
+Step = Callable[[], None]
+
+
+def build(device: str, devices: int, samples: int, epochs: int) -> Experiment:
+    optimizer = {"learning_rate": 0.02, "nesterov": True, "weight_decay": 5e-4}
+    recipe = {
+        "name": "gpu-epoch",
+        "device": device,
+        "model": {"name": "vgg5"},
+        "data": {"name": "noise", "partition": {"kind": "iid"}},
+        "fleet": {
+            "server": {"gflops": 150.0},
+            "devices": [{"name": "device", "count": devices, "gflops": 5.0}],
+        },
+        "training": {
+            "batch_size": BATCH,
+            "device": optimizer,
+            "server": optimizer,
+            "evaluate_every": 1000.0,
+        },
+        "split": {"at": 1},
+        "stop": {"epochs": epochs},
+    }
+    given = Given(dataset=images(samples=devices * samples))
+    return prepare(validate(Recipe, recipe, "benchmark"), given)
+
+
+class BareLoop:
+    """The steps of an epoch, recorded."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._task = experiment.task
+        self._compute = self._task.compute
+        devices = len(experiment.shares)
+        plan = self._task.plan([DeviceSpeed(5e9, 6e6)] * devices)
+        self._sides = [self._task.sides(plan) for _ in range(devices)]
+        self.steps = min(len(rows) for rows in experiment.shares.values()) // BATCH
+        self._rows = [
+            torch.as_tensor(rows, device=self._compute)[: self.steps * BATCH]
+            for rows in experiment.shares.values()
+        ]
+        self._crops = torch.randint(0, 9, (3, self.steps * BATCH), device=self._compute)
+        self._crops[2] %= 2
+        self._streams = self._new_streams(devices + 1)
+        counter = torch.zeros(1, dtype=torch.int64, device=self._compute)
+        # Of every device its last few activations, and how often it and the server have stepped.
+        self._rings: list[dict[str, Tensor]] = []
+        self._counters = [counter.clone() for _ in range(2 * devices)]
+        self._device_steps: list[Step] = []
+        for number, sides in enumerate(self._sides):
+            inputs, labels = self._batch(number)
+            given = {**name_activation(sides.device(inputs)), "labels": labels}
+            self._rings.append(
+                {
+                    name: tensor.repeat(AHEAD, *[1] * (tensor.dim() - 1))
+                    for name, tensor in _one(given)
+                }
+            )
+            self._device_steps.append(self._recorded(number, self._device_step(number, sides)))
+        server = self._sides[0]
+        assert server.server is not None
+        server.server.train()
+        self._optimizer = self._sgd(list(server.server.parameters()))
+        self._server_steps = [
+            self._recorded(devices, self._server_step(number, server)) for number in range(devices)
+        ]
+
+    def epoch(self) -> None:
+        devices = len(self._device_steps)
+        if self._compute.type != "cuda":
+            for _ in range(self.steps):
+                for number in range(devices):
+                    self._device_steps[number]()
+                    self._server_steps[number]()
+            return
+        streams, server = self._streams[:-1], self._streams[-1]
+        used = [[torch.cuda.Event() for _ in range(AHEAD)] for _ in streams]  # type: ignore[no-untyped-call]
+        made = [[torch.cuda.Event() for _ in range(AHEAD)] for _ in streams]  # type: ignore[no-untyped-call]
+        for step in range(self.steps):
+            slot = step % AHEAD
+            for number, stream in enumerate(streams):
+                with torch.cuda.stream(stream):
+                    stream.wait_event(used[number][slot])
+                    self._device_steps[number]()
+                    made[number][slot].record(stream)
+                with torch.cuda.stream(server):
+                    server.wait_event(made[number][slot])
+                    self._server_steps[number]()
+                    used[number][slot].record(server)
+        torch.cuda.synchronize()
+
+    # ---- steps -------------------------------------------------------------------------------
+
+    def _batch(self, number: int) -> tuple[Tensor, Tensor]:
+        split, dataset = self._task.dataset.train, self._task.dataset
+        within = torch.arange(BATCH, device=self._compute)
+        places = self._counters[2 * number] % self.steps * BATCH + within
+        rows = self._rows[number].index_select(0, places)
+        inputs = split.inputs.index_select(0, rows)
+        if isinstance(dataset.augment, CropAndFlip):
+            drawn = self._crops.index_select(1, places)
+            inputs = crop(inputs, drawn, dataset.augment.padding)
+        return dataset.prepare(inputs), split.labels.index_select(0, rows)
+
+    def _device_step(self, number: int, sides: Sides) -> Step:
+        assert sides.auxiliary is not None
+        auxiliary = sides.auxiliary.train()
+        device = sides.device.train()
+        parameters = [*device.parameters(), *auxiliary.parameters()]
+        optimizer = self._sgd(parameters)
+
+        def step() -> None:
+            inputs, labels = self._batch(number)
+            output = device(inputs)
+            slot = self._counters[2 * number] % AHEAD
+            for name, tensor in _one({**name_activation(output), "labels": labels}):
+                self._rings[number][name].index_copy_(0, slot, tensor)
+            self._task.loss(auxiliary(output), labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            for parameter in parameters:
+                parameter.grad = None
+            self._counters[2 * number] += 1
+
+        return step
+
+    def _server_step(self, number: int, sides: Sides) -> Step:
+        assert sides.server is not None
+        server = sides.server
+
+        def step() -> None:
+            slot = self._counters[2 * number + 1] % AHEAD
+            tensors = {
+                name: ring.index_select(0, slot)[0] for name, ring in self._rings[number].items()
+            }
+            output = server(rebuild_activation(tensors, sides.activation))
+            self._task.loss(output, tensors["labels"]).backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+            for parameter in server.parameters():
+                parameter.grad = None
+            self._counters[2 * number + 1] += 1
+
+        return step
+
+    def _sgd(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(
+            parameters, 0.02, momentum=0.9, nesterov=True, weight_decay=5e-4, foreach=True
+        )
+
+    # ---- graphs ------------------------------------------------------------------------------
+
+    def _new_streams(self, count: int) -> list[torch.cuda.Stream]:
+        if self._compute.type != "cuda":
+            return []
+        return [torch.cuda.Stream(self._compute) for _ in range(count)]  # type: ignore[no-untyped-call]
+
+    def _recorded(self, number: int, step: Step) -> Step:
+        if self._compute.type != "cuda":
+            return step
+        stream = self._streams[number]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # libraries prepare themselves at their first calls
+                step()
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin()
+            step()
+            graph.capture_end()
+        torch.cuda.synchronize()
+        return graph.replay
+
+
+def _one(tensors: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """With a dimension for the place in the ring."""
+    return [(name, tensor.detach()[None]) for name, tensor in tensors.items()]
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def measure(
+    device: str = "cuda", *, devices: int = 8, samples: int = SAMPLES, rounds: int = 5
+) -> dict[str, object]:
+    runs = {epochs: build(device, devices, samples, epochs) for epochs in (LONG, SHORT)}
+    loop = BareLoop(runs[SHORT])
+    loop.epoch()
+    run_experiment(runs[SHORT])
+    floors, simulated = list[float](), list[float]()
+    for _ in range(rounds):
+        floors.append(timed(loop.epoch))
+        seconds = {
+            epochs: timed(lambda run=run: run_experiment(run)) for epochs, run in runs.items()
+        }
+        simulated.append((seconds[LONG] - seconds[SHORT]) / (LONG - SHORT))
+    ratios = [ours / floor for ours, floor in zip(simulated, floors, strict=True)]
+    return {
+        "what": f"an epoch of simulated FedOptima, {devices} devices, against recorded graphs",
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "simulated seconds": simulated,
+        "floor seconds": floors,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="of each device")
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    found = measure(asked.device, devices=asked.devices, samples=asked.samples, rounds=asked.rounds)
+    for key, value in found.items():
+        print(f"{key}: {value}")
+
+
+if __name__ == "__main__":
+    main()
