@@ -138,6 +138,53 @@ def test_a_device_has_one_vote_however_often_it_hands_in() -> None:
     assert robust.refusals(honest(1)) == {}
 
 
+def weakly(direction: float, devices: list[str], generator: torch.Generator) -> list[Update]:
+    """Changes that have little in common: each is mostly its own."""
+    return [
+        update(name, 0.35 * direction * FORWARD + torch.randn(SIZE, generator=generator))
+        for name in devices
+    ]
+
+
+HONEST, HOSTILE = [f"d{n}" for n in range(6)], ["h1", "h2"]
+
+
+def watched(rounds: int) -> tuple[RobustMerging, torch.Generator]:
+    generator = torch.Generator().manual_seed(3)
+    robust = merging("refuse")
+    for _ in range(rounds):
+        robust.see([*weakly(1, HONEST, generator), *weakly(-1, HOSTILE, generator)])
+    return robust, generator
+
+
+def test_a_device_that_moves_a_little_against_the_fleet_again_and_again_is_refused() -> None:
+    robust, generator = watched(rounds=20)
+    last = [*weakly(1, HONEST, generator), *weakly(-1, HOSTILE, generator)]
+    robust.see(last)
+    found = robust.refusals(last)
+    assert found.keys() == {6, 7}
+    assert "against the fleet" in found[7]
+
+
+def test_a_device_is_taken_back_when_it_moves_with_the_fleet() -> None:
+    robust, generator = watched(rounds=20)
+    for _ in range(20):
+        last = weakly(1, [*HONEST, *HOSTILE], generator)
+        robust.see(last)
+    assert robust.refusals(last) == {}
+
+
+def test_what_is_known_of_the_devices_is_part_of_a_checkpoint() -> None:
+    robust, generator = watched(rounds=20)
+    restored = merging("refuse")
+    restored.restore(*robust.save())
+    last = weakly(-1, HOSTILE, generator)
+    for one in (robust, restored):
+        one.see(last)
+    assert restored.refusals(last) == robust.refusals(last)
+    assert len(restored.refusals(last)) == 2
+
+
 def test_a_trimmed_mean_leaves_out_a_quarter_at_each_end_and_a_median_all_but_the_middle() -> None:
     values = [-1000.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1000.0]
     updates = [update(f"d{n}", value * FORWARD) for n, value in enumerate(values)]

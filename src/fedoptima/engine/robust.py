@@ -20,6 +20,8 @@ from fedoptima.engine.payloads import Tensors
 ENOUGH = 4  # devices: among fewer there is no majority to compare with
 FAR = 4.0  # times the median norm: such a change is refused, not only clipped
 APART = 0.4  # below the fleet's usual cosine, and below 0: such a change is refused
+MEMORY = 0.9  # of a device's agreement with the fleet: one change is a tenth of it
+AGAINST = 0.5  # of the fleet's usual agreement, below 0: a device that moves so is refused
 TRIM = 0.25  # share of the values that a trimmed mean leaves out at each end
 
 
@@ -45,12 +47,36 @@ class RobustMerging:
             [name for name in floats if name not in parameters],
         )
         self.latest: dict[NodeId, list[Tensor]] = {}  # changes, as one vector for each group
+        # How far a device's changes have pointed the way of the others', on average, and the
+        # devices that are refused for it. A single change of a device with data of its own kind
+        # may well point elsewhere; all of them together do not, unless the device is hostile.
+        self._agreement: dict[NodeId, float] = {}
+        self._against: dict[NodeId, None] = {}
 
     def see(self, updates: Sequence[Update]) -> None:
         if self._kind in ("trimmed_mean", "median"):
             return  # these compare the updates of one merge
         for update in updates:
             self.latest[update.device] = [self._change(update, names) for names in self._groups]
+        if self._kind == "refuse" and len(self.latest) >= ENOUGH:
+            self._compare([update.device for update in updates])
+
+    def _compare(self, devices: Sequence[NodeId]) -> None:
+        changes = torch.stack([vectors[0] for vectors in self.latest.values()])
+        changes = torch.nn.functional.normalize(changes, dim=1)
+        names = list(self.latest)
+        for device in devices:
+            number = names.index(device)
+            cosines = torch.nan_to_num(changes @ changes[number], nan=-1.0)
+            others = torch.cat([cosines[:number], cosines[number + 1 :]])
+            new, old = float(middle(others)), self._agreement.get(device)
+            self._agreement[device] = new if old is None else MEMORY * old + (1 - MEMORY) * new
+        usual = float(middle(torch.tensor(list(self._agreement.values()))))
+        for device in devices:
+            if self._agreement[device] >= 0:
+                self._against.pop(device, None)
+            elif self._agreement[device] < -AGAINST * usual < 0:
+                self._against[device] = None
 
     def _change(self, update: Update, names: Sequence[str]) -> Tensor:
         delta = update.delta and names is self._groups[0]
@@ -69,21 +95,28 @@ class RobustMerging:
         far = [self._how_far(group) for group in range(len(self._groups))]
         cosines = self._cosines()
         usual = float(middle(torch.tensor(list(cosines.values()))))
-        found: dict[int, str] = {}
-        for number, update in enumerate(updates):
-            times = max(group[update.device] for group in far)
-            cosine = cosines[update.device]
+        why: dict[NodeId, str] = {}
+        for device, cosine in cosines.items():
+            times = max(group[device] for group in far)
             if not times <= FAR:
-                found[number] = (
+                why[device] = (
                     f"it changes the model {times:.3g} times as much as usual in this fleet; up to "
                     f"{FAR:g} times is accepted"
                 )
             elif cosine < min(0.0, usual - APART):
-                found[number] = (
+                why[device] = (
                     f"it moves the model against the fleet: its cosine with the median of the "
                     f"others is {cosine:.2f}, and {usual:.2f} is usual"
                 )
-        return found
+        against = {
+            device: "its device moves the model against the fleet: the cosine with the others is "
+            f"{self._agreement[device]:.2f} on average"
+            for device in self._against
+            if device not in why
+        }
+        if 2 * (len(why) + len(against)) <= len(self.latest):
+            why |= against
+        return {n: why[update.device] for n, update in enumerate(updates) if update.device in why}
 
     def _how_far(self, group: int) -> dict[NodeId, float]:
         """The norm of each device's change, as a multiple of the median."""
@@ -150,6 +183,14 @@ class RobustMerging:
             for number, vectors in enumerate(self.latest.values())
             for group, vector in enumerate(vectors)
         }
+        nothing = float("nan")
+        tensors["agreement"] = torch.tensor(
+            [
+                [self._agreement.get(device, nothing), float(device in self._against)]
+                for device in self.latest
+            ],
+            dtype=torch.float64,
+        )
         return list(self.latest), tensors
 
     def restore(self, devices: Sequence[NodeId], tensors: Tensors) -> None:
@@ -157,6 +198,9 @@ class RobustMerging:
             device: [tensors[f"{number}.{group}"] for group in range(len(self._groups))]
             for number, device in enumerate(devices)
         }
+        kept = dict(zip(devices, tensors["agreement"].tolist(), strict=True))
+        self._agreement = {device: row[0] for device, row in kept.items() if row[0] == row[0]}
+        self._against = {device: None for device, row in kept.items() if row[1]}
 
 
 def middle(values: Tensor) -> Tensor:
