@@ -150,7 +150,7 @@ def test_a_job_that_fails_ends_the_device_and_not_the_run(
     answer = device(server, "--data", "tests.cli.test_device:trained_in_vain", name="weak")
     assert answer.code == 1
     assert "error: weak cannot continue: MemoryError: 8 pictures are too many" in answer.complaint
-    until(lambda: "weak: device failed: MemoryError: 8 pictures" in caplog.text, "it was told")
+    until(lambda: "weak: device failed: 'MemoryError: 8 pictures" in caplog.text, "it was told")
     assert device(server).code == 0
 
 

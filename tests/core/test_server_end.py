@@ -159,7 +159,7 @@ def test_a_diverged_device_ends_the_run() -> None:
     bench = running_server(fedasync(), "a", "b")
     effects = bench.says("a", Failed("loss is nan", diverged=True))
     assert of(effects, Note) == [Note("device failed", A, "loss is nan")]
-    assert effects[-1] == Halt("a: loss is nan", failed=True)
+    assert effects[-1] == Halt("a: 'loss is nan'", failed=True)
 
 
 @pytest.mark.parametrize("failure", [Failed("loss is nan", diverged=True), Failed("disk full")])

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from fedoptima.config.schema import Recipe
-from fedoptima.core.effects import PROBLEMS, Note
+from fedoptima.core.effects import PROBLEMS, Note, NoteKind
 from fedoptima.core.errors import FedOptimaError, TrainingDiverged
 from fedoptima.core.events import Connected
 from fedoptima.core.jobs import ExportModel, Forward, Job
@@ -172,4 +172,5 @@ def test_a_run_that_is_to_end_with_a_divergence_ends_alike_in_both_drivers(
     simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
     assert simulation == network
     assert simulation.notes[0].kind == kind
-    assert simulation.end.startswith(f"{FAULTY}: {text}")
+    said = repr(text) if kind == NoteKind.DEVICE_FAILED else text  # a device's words are quoted
+    assert simulation.end.startswith(f"{FAULTY}: {said}")

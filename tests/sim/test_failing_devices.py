@@ -38,7 +38,7 @@ def test_a_diverged_device_ends_the_run_or_leaves_it() -> None:
     fleet = [Device(), Device(2.0, error=TrainingDiverged("the loss is not finite"), fails_at=3)]
     strict = World(Description(fedasync(), fleet)).run()
     assert strict.failed
-    assert strict.reason == "d1: the loss is not finite"
+    assert strict.reason == "d1: 'the loss is not finite'"
     tolerant = World(Description(fedasync(), fleet, drop_diverged=True))
     assert tolerant.run().reason == "3 rounds done"
     (failed,) = (r.at for r in tolerant.records if r.node == SERVER and "Failed" in str(r.event))

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+
+from fedoptima.core.text import printable
+
+
+class _PlainConsole(Console):
+    """A terminal obeys control characters, and text may come from another machine: only those of
+    rich itself get through."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                lines = segment.text.split("\n")
+                text = "\n".join(printable(line, len(line)) for line in lines)
+                yield Segment(text, segment.style)
 
 
 def stdout() -> Console:
     """For results. Nothing printed is taken for markup: names and paths may hold brackets."""
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return _PlainConsole(highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def stderr() -> Console:
     """For everything that is not the result: progress, warnings, errors."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _PlainConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def say(console: Console, line: str) -> None:

@@ -41,12 +41,18 @@ def explained(command: Callable[Parameters, None]) -> Callable[Parameters, None]
 
 
 def complain(message: str) -> None:
-    text = Text.assemble(("error: ", "bold red"), (message, "red"))
+    text = Text.assemble(("error: ", "bold red"), (_paragraph(message), "red"))
     stderr().print(text, soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    stderr().print(Text.assemble(("warning: ", "bold yellow"), message), soft_wrap=True)
+    text = Text.assemble(("warning: ", "bold yellow"), _paragraph(message))
+    stderr().print(text, soft_wrap=True)
+
+
+def _paragraph(message: str) -> str:
+    """Further lines are indented: whatever they quote, they do not look like another message."""
+    return message.replace("\n", "\n  ")
 
 
 def leave_at_once(code: int) -> NoReturn:

@@ -11,15 +11,31 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+
+from fedoptima.core.text import printable
 
 _FORMAT = "%(asctime)s %(message)s"
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _STYLES = {logging.WARNING: "yellow", logging.ERROR: "red", logging.CRITICAL: "red"}
 _MOST_COMPLAINTS = 100  # names come from outside
+_MOST_CHARACTERS = 4_000  # of a line
 _FRESH = 300.0  # seconds
+
+
+class _OneLine(logging.Formatter):
+    """A message is one line without control characters, whoever it quotes; so are a traceback's."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message, _MOST_CHARACTERS)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {printable(line, _MOST_CHARACTERS)}" for line in lines)
 
 
 class _ConsoleHandler(logging.Handler):
@@ -28,7 +44,7 @@ class _ConsoleHandler(logging.Handler):
     def __init__(self, console: Console, level: int) -> None:
         super().__init__(level)
         self._console = console
-        self.setFormatter(logging.Formatter(_FORMAT, "%H:%M:%S"))
+        self.setFormatter(_OneLine(_FORMAT, "%H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
         text = Text(self.format(record), _STYLES.get(record.levelno, ""))
@@ -48,7 +64,7 @@ class DeviceErrors(logging.Handler):
         if device is None:
             return
         self._last.pop(device, None)
-        self._last[device] = (record.created, record.getMessage())
+        self._last[device] = (record.created, printable(record.getMessage()))
         if len(self._last) > _MOST_COMPLAINTS:
             self._last.pop(next(iter(self._last)))
 
@@ -67,7 +83,7 @@ def log_to_console(console: Console, level: int) -> Iterator[None]:
 def log_to_file(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, delay=True)  # no line, no file
-    handler.setFormatter(logging.Formatter(_FILE_FORMAT))
+    handler.setFormatter(_OneLine(_FILE_FORMAT))
     with attached(handler):
         yield
 

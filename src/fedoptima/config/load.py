@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.text import cut, printable
 
 TomlTable = dict[str, Any]
 
@@ -95,7 +96,7 @@ def _tuples(value: object) -> object:
 
 
 def _describe(details: ErrorDetails, model: type[BaseModel]) -> str:
-    place = [str(part) for part in details["loc"]]
+    place = [printable(str(part)) for part in details["loc"]]
     key = ".".join(place) or "recipe"
     message = details["msg"].removeprefix("Value error, ")
     match details["type"]:
@@ -105,7 +106,7 @@ def _describe(details: ErrorDetails, model: type[BaseModel]) -> str:
             return f"{key}: is missing{_EXAMPLES.get(key, '')}"
         case "value_error":
             return message if message.startswith(f"{key}.") else f"{key}: {message}"
-    return f"{key} = {details['input']!r}: {message[:1].lower()}{message[1:]}"
+    return f"{key} = {cut(repr(details['input']))}: {message[:1].lower()}{message[1:]}"
 
 
 def _nearest(place: Sequence[str], model: type[BaseModel]) -> str:

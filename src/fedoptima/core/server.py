@@ -33,6 +33,7 @@ from fedoptima.core.method import Method
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_figures
 from fedoptima.core.settings import ServerSettings
+from fedoptima.core.text import quoted
 from fedoptima.core.training import Training
 from fedoptima.core.types import NodeId
 
@@ -45,6 +46,7 @@ class ServerPhase(Enum):
     STOPPED = "stopped"
 
 
+_MOST_QUOTED = 1_000  # characters of a device's error in the reason why a run has ended
 GATHER, REJOIN, TIME_LIMIT = "gather", "rejoin", "time limit"  # timers
 
 
@@ -171,7 +173,10 @@ class ServerCore:
             case Failed(error, diverged):
                 note = Note(NoteKind.DEVICE_FAILED, device, error)
                 if self._ends_the_run(diverged):
-                    return [note, *self._finish(f"{device}: {error}", failed=True)]
+                    return [
+                        note,
+                        *self._finish(f"{device}: {quoted(error, _MOST_QUOTED)}", failed=True),
+                    ]
                 return [note, *self._remove(device)]
         raise ProtocolViolation(f"a device does not send {type(message).__name__}")
 

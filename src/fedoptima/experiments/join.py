@@ -16,6 +16,7 @@ import numpy as np
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.registry import load_dataset
@@ -36,6 +37,7 @@ from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 LOG = logging.getLogger("fedoptima.device")
 
 T = TypeVar("T")
+_MOST_REASON = 1_000  # characters
 _STOP_INTERVAL = 0.2  # seconds between two checks whether to stop
 _AT_MOST = ("classes", "vocabulary")  # a device may have fewer classes; the rest must match
 
@@ -183,12 +185,13 @@ async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeo
             timeouts=timeouts,
         )
         halt = await _unless(stopped, device.run())
+        reason = printable(halt.reason, _MOST_REASON)  # perhaps the server's words
         if halt.failed:
-            raise DeviceFailed(f"{setup.name} cannot continue: {halt.reason}")
+            raise DeviceFailed(f"{setup.name} cannot continue: {reason}")
         if not setup.stay:
-            return halt.reason
-        if halt.reason != said:  # until its server has ended, each attempt gets the same answer
-            said = halt.reason
+            return reason
+        if reason != said:  # until its server has ended, each attempt gets the same answer
+            said = reason
             LOG.info("%s; waiting for the next run", said)
         await _unless(stopped, asyncio.sleep(timeouts.between_runs))
 
@@ -215,8 +218,8 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     if not own and name not in names:
         raise ConfigError(
             f"the server's recipe does not know {name!r}, so it has no share of "
-            f"{recipe.data.name} for it; give this device its own data with --data, or name "
-            f"it in the recipe's fleet (there are {', '.join(names) or 'none'})"
+            f"{quoted(recipe.data.name)} for it; give this device its own data with --data, or "
+            f"name it in the recipe's fleet (there are {printable(', '.join(names)) or 'none'})"
         )
     data: dict[str, object] = {"directory": setup.directory}
     if own:

@@ -18,6 +18,7 @@ from pathlib import Path
 from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.core.text import printable
 from fedoptima.core.types import NodeId
 from fedoptima.experiments.fork_server import process_of
 from fedoptima.experiments.join import DeviceSetup
@@ -177,8 +178,8 @@ def _how(code: int) -> str:
 
 def _last(log: Path) -> str:
     """The last line of a device's log."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "its log is empty"
+    line = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    return printable(line) or "its log is empty"
 
 
 def crowding(devices: int) -> str:

@@ -16,6 +16,7 @@ from fedoptima.analysis.live_accounts import LiveAccounts
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import ConfigError, run_failed
+from fedoptima.core.text import printable
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.metrics_file import MetricsFile
@@ -302,5 +303,5 @@ class _ServerRun:
         try:
             return summarise(trace)
         except Exception as error:  # a device's damaged records must not fail a finished run
-            LOG.error("devices' own records are left out of the summary: %s", error)
+            LOG.error("devices' own records are left out of the summary: %s", printable(str(error)))
             return summarise(trace, devices=False)

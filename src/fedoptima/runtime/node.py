@@ -15,6 +15,7 @@ from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, 
 from fedoptima.core.errors import FedOptimaError, ProtocolViolation
 from fedoptima.core.events import Event, Received, Rejected, TimerFired
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome, job_failed
+from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId, payload_id
 from fedoptima.runtime.compute import Compute
 from fedoptima.trace.record import Record, RecordObserver
@@ -107,7 +108,7 @@ class Node(ABC):
             case SetTimer(key, at):
                 self.set_timer(key, at)
             case Note(kind, about, text):
-                self.log.warning("%s: %s%s", about, kind, f": {text}" if text else "")
+                self.log.warning("%s: %s%s", about, kind, f": {_said(kind, text)}" if text else "")
             case Halt():
                 if not self.outcome.done():
                     self.outcome.set_result(effect)
@@ -125,7 +126,8 @@ class Node(ABC):
 
         def failed(error: Exception) -> None:
             self._working = False
-            self.log.error("%s failed: %s", type(job).__name__, error, exc_info=_trace_of(error))
+            why = printable(str(error))
+            self.log.error("%s failed: %s", type(job).__name__, why, exc_info=_trace_of(error))
             self.failure = error
             self.tell(job_failed(ticket, job, error))
 
@@ -150,6 +152,11 @@ class Node(ABC):
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
+
+
+def _said(kind: str, text: str) -> str:
+    """A device's own words are quoted, ours are not."""
+    return quoted(text) if kind == NoteKind.DEVICE_FAILED else printable(text)
 
 
 def _trace_of(error: Exception) -> Exception | None:

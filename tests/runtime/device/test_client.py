@@ -97,6 +97,31 @@ def test_a_device_that_is_not_wanted_ends_and_says_why(
         live(tmp_path, answer)
 
 
+EVIL = "\x1b[2J\n12:00:00 connected to elsewhere\r" + "x" * 3000
+
+
+def test_what_a_server_says_is_shown_without_control_characters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(context: Any) -> None:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, EVIL)
+
+    with pytest.raises(Refused) as refused:
+        live(tmp_path, refuse)
+    assert str(refused.value).isprintable()
+    attempts = 0
+
+    async def lose(context: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        code = grpc.StatusCode.UNAVAILABLE if attempts == 1 else grpc.StatusCode.NOT_FOUND
+        await context.abort(code, EVIL)
+
+    assert live(tmp_path, lose).isprintable()
+    assert [m for m in caplog.messages if "trying again" in m]
+    assert all(message.isprintable() and len(message) < 2000 for message in caplog.messages)
+
+
 async def garbage(context: Any) -> None:
     await context.read()
     await context.write(b"\xff\xff garbage")

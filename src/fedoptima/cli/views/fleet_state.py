@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedoptima.analysis.formatting import brief, counted, listed, roughly
 from fedoptima.cli.views.progress import RunProgress
+from fedoptima.core.text import quoted
 
 if TYPE_CHECKING:
     from fedoptima.analysis.fleet import DeviceFacts
@@ -70,7 +71,9 @@ class FleetState:
 
         rows = (row(name, facts) for name, facts in sorted(fleet.devices.items()))
         errors: dict[str, str] = {
-            name: f"{name}: {facts.error}" for name, facts in fleet.devices.items() if facts.error
+            name: f"{name}: {quoted(facts.error)}"
+            for name, facts in fleet.devices.items()
+            if facts.error
         }
         return cls(
             course=RunProgress.of(

@@ -14,6 +14,7 @@ import grpc
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import FedOptimaError, describe
+from fedoptima.core.text import printable
 from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import prepare_thread
 from fedoptima.runtime.address import Address
@@ -44,6 +45,7 @@ _FINAL = (
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.INVALID_ARGUMENT,  # what this device has sent: it would send it again
 )
+_MOST_DETAILS = 1_000  # characters of what the server says when it ends a stream
 _OVER = grpc.StatusCode.NOT_FOUND
 
 
@@ -237,8 +239,8 @@ class Device:
     async def _judge(self, error: Exception) -> str:
         """Why the connection failed; raises if another try would fail as well."""
         if not isinstance(error, grpc.RpcError):
-            return str(error)
-        code, details = error.code(), str(error.details() or "")
+            return printable(str(error))
+        code, details = error.code(), printable(str(error.details() or ""), _MOST_DETAILS)
         if code is _OVER:
             raise _Over(details)
         if code in _FINAL:

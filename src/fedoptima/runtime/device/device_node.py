@@ -12,6 +12,7 @@ from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import Connected, Disconnected, Event, Received
 from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import Message, ModelUpdate
+from fedoptima.core.text import printable
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.device.state import DeviceState, StateFile
@@ -84,7 +85,7 @@ class DeviceNode(Node):
             self._link.send(effect.message)
 
     def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
-        self.log.error("the server broke the protocol: %s", reason)
+        self.log.error("the server broke the protocol: %s", printable(reason))
         if self._link is not None and self._link.number == session:
             self._link.end(reason)
             self.disconnected(self._link)

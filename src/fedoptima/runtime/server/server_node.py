@@ -27,6 +27,7 @@ from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate, Stop
 from fedoptima.core.ranges import check_names
 from fedoptima.core.server import ServerCore
+from fedoptima.core.text import printable
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.engine.determinism import prepare_thread
@@ -113,7 +114,7 @@ class ServerNode(Node):
         # One that has failed is no session of the core's any more.
         early = device in machine.sessions and device not in machine.members
         left = "left before it joined" if early else "left"
-        self.log.info("%s %s%s", device, left, f": {why}" if why else "")
+        self.log.info("%s %s%s", device, left, f": {printable(why)}" if why else "")
         self.tell(Disconnected(session.device, session.number))
 
     def receive(self, session: Session, message: Message) -> None:
@@ -155,7 +156,7 @@ class ServerNode(Node):
     def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
         found = self.sessions.get(peer)
         if found is not None and found.number == session:
-            self.log.warning("%s is dropped: %s", peer, reason)
+            self.log.warning("%s is dropped: %s", peer, printable(reason))
             found.end(Refusal(grpc.StatusCode.INVALID_ARGUMENT, reason))
             self.closed(found, reason)
 

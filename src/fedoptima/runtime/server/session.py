@@ -11,12 +11,15 @@ import grpc
 
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.messages import Message
+from fedoptima.core.text import printable
 from fedoptima.core.types import NodeId
 from fedoptima.runtime.clock import OffsetClock
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.codec import Assembler, MessageLimit
 from fedoptima.runtime.wire.frames import Frame
 from fedoptima.runtime.wire.outbox import Outbox
+
+_MOST_DETAILS = 1_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,11 @@ class Refusal:
 
     code: grpc.StatusCode
     text: str
+
+    @property
+    def details(self) -> str:
+        """As it travels: gRPC sends it as a header, where there is not much room."""
+        return printable(self.text, _MOST_DETAILS)
 
 
 class Session:

@@ -10,6 +10,7 @@ import grpc
 
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.messages import Message
+from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, peer_name, peer_serial
@@ -100,7 +101,7 @@ class ServerStreams:
                 await asyncio.gather(*waits)
         except TimeoutError:
             late = ", ".join(sorted(session.device for session in self._open))
-            self._log.warning("did not close their connections in time: %s", late)
+            self._log.warning("did not close their connections in time: %s", printable(late))
 
     # ---- one stream --------------------------------------------------------------------------
 
@@ -110,8 +111,8 @@ class ServerStreams:
         except Refused as refused:
             peer = _peer(context)
             about = {"device": peer.rpartition(":")[0]}  # whoever it is: it may have lied
-            self._log.warning("%s was refused: %s", peer, refused, extra=about)
-            await context.abort(refused.refusal.code, refused.refusal.text)
+            self._log.warning("%s was refused: %s", peer, printable(str(refused)), extra=about)
+            await context.abort(refused.refusal.code, refused.refusal.details)
             return
         self._open.add(session)
         tasks = [
@@ -134,7 +135,7 @@ class ServerStreams:
             session.finished.set()
         refusal = session.ended.result() if session.ended.done() else None
         if refusal is not None:
-            await context.abort(refusal.code, refusal.text)
+            await context.abort(refusal.code, refusal.details)
 
     async def _admit(self, context: Context) -> Session:
         try:
@@ -185,9 +186,9 @@ class ServerStreams:
         if hello.schema != SCHEMA:
             raise Refused(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"this server speaks version {SCHEMA} of the protocol, {hello.name!r} speaks "
-                f"{hello.schema} (fedoptima {hello.version}): install the same fedoptima "
-                "on both",
+                f"this server speaks version {SCHEMA} of the protocol, {quoted(hello.name)} speaks "
+                f"{hello.schema} (fedoptima {printable(hello.version, 20)}): install the same "
+                "fedoptima on both",
             )
         name = hello.name
         if not name or len(name) > _NAME_LENGTH or name == SERVER or not _is_plain(name):
