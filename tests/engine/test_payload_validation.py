@@ -222,19 +222,108 @@ def test_a_device_takes_the_model_it_has_prepared_for_and_no_other(bench: Bench)
     DeviceEngine(bench.task, NodeId("new"), bench.loaders["d"]).admit(wrong)  # before Prepare
 
 
-def test_nan_is_refused_at_the_door_and_infinity_is_not(bench: Bench) -> None:
-    bench.server.admit(batch(**{"activations.0": torch.full((7, 8), float("-inf"))}))
-    with pytest.raises(ProtocolViolation, match=r"activations\.0 holds NaN"):
-        bench.server.admit(batch(**{"activations.0": torch.full((7, 8), float("nan"))}))
-    broken = {**update(bench), "0.0.bias": torch.full((8,), float("nan"))}
-    with pytest.raises(ProtocolViolation, match="holds NaN"):
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e38, -1e38])
+def test_values_that_are_not_finite_or_absurdly_large_are_refused(
+    bench: Bench, value: float
+) -> None:
+    hidden = torch.zeros(7, 8)
+    hidden[3, 4] = value
+    with pytest.raises(NotFinite, match=r"activations\.0 holds .*has diverged"):
+        bench.server.admit(batch(**{"activations.0": hidden}))
+    broken = update(bench)
+    broken["0.0.bias"] = broken["0.0.bias"].clone()
+    broken["0.0.bias"][2] = value
+    with pytest.raises(NotFinite, match=r"0\.0\.bias holds"):
         bench.server.admit(handed_in(broken))
 
 
-def test_infinities_of_both_signs_are_not_taken_for_nan(bench: Bench) -> None:
-    both = torch.full((7, 8), float("inf"))
-    both[0] = float("-inf")
-    bench.server.admit(batch(**{"activations.0": both}))
+def test_large_values_that_training_may_come_to_are_admitted(bench: Bench) -> None:
+    bench.server.admit(batch(**{"activations.0": torch.full((7, 8), -9e5)}))
+    bench.server.admit(handed_in({**update(bench), "0.0.bias": torch.full((8,), 9e5)}))
+
+
+class Buffered(nn.Module):
+    """A first block with every kind of buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.register_buffer("mask", torch.tensor([0.0, float("-inf")] * 4))
+        self.register_buffer("places", torch.arange(8))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.norm(self.linear(inputs)) + self.mask.exp() + self.places
+
+
+@pytest.fixture
+def buffered() -> Bench:
+    return Bench(nn.Sequential(Buffered(), nn.Linear(8, 3)), samples())
+
+
+def test_a_mask_that_the_first_model_has_stays_allowed(buffered: Bench) -> None:
+    buffered.server.admit(handed_in(update(buffered)))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "complaint"),
+    [
+        ("0.norm.running_var", torch.full((8,), -1.0), "-1 to -1, and 0 to 1e"),
+        ("0.norm.running_var", torch.full((8,), float("inf")), "inf"),
+        ("0.norm.num_batches_tracked", torch.tensor(2**62), "num_batches_tracked holds"),
+        ("0.norm.num_batches_tracked", torch.tensor(-1), "num_batches_tracked holds"),
+        ("0.places", torch.arange(8) + 1, "1 to 8, and 0 to 7"),
+        ("0.mask", torch.full((8,), float("-inf")), "where the plan's does not"),
+        ("0.mask", torch.tensor([0.0, float("inf")] * 4), "where the plan's does not"),
+        ("0.mask", torch.tensor([0.0, float("nan")] * 4), "where the plan's does not"),
+    ],
+)
+def test_buffers_that_training_cannot_have_made_are_refused(
+    buffered: Bench, name: str, wrong: Tensor, complaint: str
+) -> None:
+    with pytest.raises(ProtocolViolation, match=complaint):
+        buffered.server.admit(handed_in({**update(buffered), name: wrong}))
+
+
+def test_a_negative_variance_is_a_broken_protocol_and_not_a_divergence(buffered: Bench) -> None:
+    wrong = {**update(buffered), "0.norm.running_var": torch.full((8,), -1.0)}
+    with pytest.raises(ProtocolViolation) as raised:
+        buffered.server.admit(handed_in(wrong))
+    assert not isinstance(raised.value, NotFinite)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_a_share_of_a_type_that_does_not_mix_with_a_loss_is_refused(
+    bench: Bench, dtype: torch.dtype
+) -> None:
+    with pytest.raises(ProtocolViolation, match="share"):
+        bench.server.admit(part(share=torch.tensor(0.5).to(dtype)))
+
+
+def test_infinity_is_allowed_where_the_plans_example_has_it() -> None:
+    class Masking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 8)
+
+        def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+            return self.linear(inputs), torch.zeros_like(inputs[:, :1]).log()
+
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 3)
+
+        def forward(self, crossed: tuple[Tensor, Tensor]) -> Tensor:
+            hidden, mask = crossed
+            return self.linear(hidden) + mask.exp()
+
+    model = nn.Sequential(Masking(), Reading())
+    split = Bench(model, samples(), training=ServerTraining.PER_DEVICE, auxiliary="none")
+    sent = split.at("d", Forward(0)).result
+    split.server.admit(ActivationBatch(0, sent))
+    wrong = {**unpack(sent), "activations.1": -unpack(sent)["activations.1"]}
+    with pytest.raises(NotFinite):
+        split.server.admit(ActivationBatch(0, payload(**wrong)))
 
 
 def test_values_that_were_looked_at_before_are_judged_like_those_on_arrival(bench: Bench) -> None:
@@ -250,7 +339,6 @@ def test_on_a_gpu_the_answer_is_the_same_whenever_it_is_asked_for() -> None:
     broken = {**fine, "activations.0": fine["activations.0"] * float("nan")}
     looked_at = Values(fine), Values(broken)
     fine["activations.0"].mul_(float("nan"))  # queued behind the look
-    looked_at[0].check_numbers(fine)
-    assert looked_at[0].labels() == (0, 6)
-    with pytest.raises(NotFinite):
-        looked_at[1].check_numbers(broken)
+    assert looked_at[0].range("activations.0") == (1, 1)
+    assert looked_at[0].range("labels") == (0, 6)
+    assert not looked_at[1].are_finite("activations.0")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +17,20 @@ from torch import Tensor
 from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.types import Payload
-from fedoptima.engine.payloads import ACTIVATIONS, LABELS, SHARE, Tensors, unpack
+from fedoptima.engine.host_copy import HostCopy
+from fedoptima.engine.payloads import (
+    ACTIVATIONS,
+    LABELS,
+    SHARE,
+    Tensors,
+    name_activation,
+    unpack,
+)
 from fedoptima.models.activation import tensors_of
+
+LARGEST = 1e6  # times what the plan's own model or example has, and at least this: values allowed
+MOST_STEPS = 10**9  # that a counter can have counted
+VARIANCE = "running_var"  # of batch normalisation
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,67 +49,119 @@ class Kind:
 
 
 class ExpectedModel:
-    """A device's side of the network, whole or as the change of a round: the same tensors."""
+    """A device's side of the network, whole or as the change of a round: the same tensors.
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._kinds = {name: Kind.of(tensor) for name, tensor in tensors.items()}
-        self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
+    ``first``: the plan's first model. What is infinite in it (a mask) may be infinite in the same
+    places; other numbers are bounded, variances are not negative, counters count from its values
+    on, and any other integers stay within its range.
+    """
+
+    def __init__(self, first: Mapping[str, Tensor]) -> None:
+        self._kinds = {name: Kind.of(tensor) for name, tensor in first.items()}
+        self.nbytes = sum(tensor.nbytes for tensor in first.values())
+        values = Values(first)
+        self._ranges = {name: _allowed(name, first[name], values) for name in first}
+        self._infinite = {
+            name: tensor.detach().clone()
+            for name, tensor in first.items()
+            if tensor.is_floating_point() and not values.are_finite(name)
+        }
 
     def check(self, payload: Payload, values: Values | None = None) -> None:
         tensors = tensors_in(payload)
         _check_names(tensors, self._kinds)
         for name, kind in self._kinds.items():
             _check_kind(name, tensors[name], kind)
-        (values or Values(tensors)).check_numbers(tensors)
+        values = values or Values(tensors)
+        for name, allowed in self._ranges.items():
+            if name not in self._infinite:
+                values.check(name, allowed)
+            elif not _like(self._infinite[name], tensors[name], allowed):
+                raise NotFinite(
+                    _diverged(f"{name} holds NaN or Infinity where the plan's does not")
+                )
+
+
+class Range(NamedTuple):
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+def _allowed(name: str, first: Tensor, values: Values) -> Range:
+    low, high = values.range(name)
+    if not first.is_floating_point():
+        return Range(low, high + MOST_STEPS if first.dim() == 0 else high)
+    most = _bound(low, high)
+    return Range(0.0 if name.endswith(VARIANCE) else -most, most)
+
+
+def _bound(low: float, high: float) -> float:
+    sizes = (abs(number) for number in (low, high) if math.isfinite(number))
+    return LARGEST * max(1.0, *sizes, 1.0)
+
+
+def _like(first: Tensor, tensor: Tensor, allowed: Range) -> bool:
+    """A model with infinite values is rare; on a GPU this waits for it."""
+    first = first.to(tensor.device)
+    inside = (tensor >= allowed.low) & (tensor <= allowed.high)
+    return bool((inside | (tensor == first)).all())
 
 
 class Values:
-    """Facts about the values of some tensors: computed where they are, read later.
+    """The lowest and highest value of some tensors: computed where they are, read later.
 
     On a GPU the result is copied to the host behind the work queued so far, so that reading it
     does not wait for work queued later.
     """
 
-    def __init__(self, tensors: Tensors) -> None:
-        floats = [t for name, t in tensors.items() if t.is_floating_point() and name != SHARE]
-        labels = tensors.get(LABELS)
-        found = [
-            t.sum() for t in floats
-        ]  # NaN if one of the values is, and cheaper than checking each
-        if labels is not None and labels.dtype == torch.int64 and labels.numel():
-            found += labels.aminmax()
-        self._sums = len(floats)
-        self._found = torch.stack([number.detach().double() for number in found] or [_NOTHING])
-        self._copied: torch.cuda.Event | None = None
-        if self._found.is_cuda:
-            host = torch.empty(self._found.shape, dtype=torch.float64, pin_memory=True)
-            stream = torch.cuda.current_stream(self._found.device)
-            self._found = host.copy_(self._found, non_blocking=True)
-            self._copied = stream.record_event()
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        # One pass over each; if one of the values is NaN, so are both results.
+        found = {
+            name: torch.stack(tensor.detach().aminmax())
+            for name, tensor in tensors.items()
+            if tensor.numel() and tensor.dtype in _ORDERED
+        }
+        self._names = {name: place for place, name in enumerate(found)}
+        self._copy = HostCopy(torch.stack([pair.double() for pair in found.values()] or [_NOTHING]))
 
-    def _read(self) -> list[float]:
-        if self._copied is not None:
-            self._copied.synchronize()
-        return [float(number) for number in self._found]
+    def range(self, name: str) -> Range:
+        if name not in self._names:
+            return Range(0.0, 0.0)
+        return Range(*self._copy.read()[self._names[name]])
 
-    def labels(self) -> tuple[int, int]:
-        """The lowest and the highest."""
-        low, high = self._read()[self._sums :]
-        return int(low), int(high)
+    def are_finite(self, name: str) -> bool:
+        return all(map(math.isfinite, self.range(name)))
 
-    def check_numbers(self, tensors: Tensors) -> None:
-        """One device's NaN would spread with the next step. Infinity may be intended: masks."""
-        if not any(map(math.isnan, self._read()[: self._sums])):
+    def check(self, name: str, allowed: Range) -> None:
+        """Raise ProtocolViolation if a value is outside."""
+        low, high = self.range(name)
+        if allowed.low <= low and high <= allowed.high:
             return
-        for name, tensor in tensors.items():  # the sum of infinities may be NaN, too
-            if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
-                raise NotFinite(
-                    f"{name} holds NaN: either the training has diverged (lower the learning "
-                    "rate, set clip_norm) or something is wrong with the data"
-                )
+        if math.isnan(low):
+            raise NotFinite(_diverged(f"{name} holds NaN"))
+        said = f"{name} holds values from {Range(low, high)}, and {allowed} is allowed"
+        if abs(low) < LARGEST and abs(high) < LARGEST:  # a variance below 0, a label, a counter
+            raise ProtocolViolation(said)
+        raise NotFinite(_diverged(said))
 
 
-_NOTHING = torch.zeros(())
+_NOTHING = torch.zeros(2)
+_ORDERED = frozenset(
+    (
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    )
+)
+
+
+def _diverged(what: str) -> str:
+    return (
+        f"{what}. Either the training has diverged (lower the learning rate, set clip_norm) or "
+        "something is wrong with the data"
+    )
 
 
 class ExpectedActivations:
@@ -112,6 +177,8 @@ class ExpectedActivations:
         self.nbytes = (sample + torch.int64.itemsize) * batch_size + torch.float64.itemsize
         self._batch_size = batch_size
         self._classes = classes
+        values = Values(name_activation(example))
+        self._ranges = {name: _of_example(values.range(name)) for name in self._samples}
 
     def check(self, batch: ActivationBatch, values: Values | None = None) -> None:
         if not 0 <= batch.part < batch.parts:
@@ -124,10 +191,11 @@ class ExpectedActivations:
         if batch.parts > 1:
             _check_share(tensors[SHARE])
         values = values or Values(tensors)
-        low, high = values.labels()
+        low, high = values.range(LABELS)
         if low < 0 or high >= self._classes:
-            raise ProtocolViolation(f"labels from {low} to {high} for {self._classes} classes")
-        values.check_numbers(tensors)
+            raise ProtocolViolation(f"labels from {low:g} to {high:g} for {self._classes} classes")
+        for name, allowed in self._ranges.items():
+            values.check(name, allowed)
 
     def _count(self, labels: Tensor, parts: int) -> int:
         """How many samples there are."""
@@ -137,6 +205,13 @@ class ExpectedActivations:
         if not 1 <= count <= most:
             raise ProtocolViolation(f"{count} samples in a batch of 1 to {most}")
         return count
+
+
+def _of_example(found: Range) -> Range:
+    """Infinity is allowed on a side where the plan's example has it: masks."""
+    most = _bound(*found)
+    low = -most if found.low != -math.inf else -math.inf
+    return Range(low, most if found.high != math.inf else math.inf)
 
 
 def tensors_in(payload: Payload) -> Tensors:
@@ -158,5 +233,6 @@ def _check_kind(name: str, tensor: Tensor, expected: Kind) -> None:
 
 
 def _check_share(share: Tensor) -> None:
-    if share.dim() or not share.is_floating_point() or not 0 < float(share) <= 1:
+    usual = share.dtype in (torch.float32, torch.float64)  # others may not mix with a loss
+    if share.dim() or not usual or not 0 < float(share) <= 1:
         raise ProtocolViolation(f"the share of a mini-batch is {Kind.of(share)}, not in (0, 1]")
