@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedoptima.core.effects import Effect, Evaluate, Halt, Note
+from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import Rejected
 from fedoptima.core.jobs import Merge
@@ -14,6 +14,7 @@ from fedoptima.core.messages import (
     GlobalModel,
     Stop,
 )
+from fedoptima.core.robust import as_text
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update
@@ -187,12 +188,57 @@ def test_a_rejected_message_that_is_not_finite_counts_as_divergence() -> None:
         tolerant.tell(Rejected(A, 1, "NaN", diverged=True))
 
 
-def test_a_job_that_fails_on_the_server_ends_the_run() -> None:
-    bench = running_server(fedasync(), "a")
-    bench.says("a", update("a/0/5"))
+def test_a_job_on_the_updates_of_several_devices_that_fails_ends_the_run() -> None:
+    bench = running_server(fl(), "a", "b")
+    for name in ("a", "b"):
+        bench.says(name, update(f"{name}/0/5"))
     effects = bench.fail("out of memory")
-    assert sent(effects, Stop) == [(A, Stop("out of memory"))]
+    assert sent(effects, Stop) == [(A, Stop("out of memory")), (B, Stop("out of memory"))]
     assert effects[-1] == Halt("out of memory", failed=True)
+
+
+def test_a_job_on_what_one_device_sent_that_fails_drops_that_device() -> None:
+    bench = running_server(fedasync(), "a", "b")
+    bench.says("a", update("a/0/5"))
+    bench.says("b", update("b/0/5"))
+    effects = bench.fail("no such type")
+    assert effects[:2] == [Note("peer dropped", A, "no such type"), Drop(A, 1, "no such type")]
+    assert isinstance(bench.job, Merge)  # of the other
+    bench.leaves("a")
+    assert [to for to, _ in sent(bench.done(), GlobalModel)] == [B]
+
+
+def test_a_job_that_fails_with_every_device_ends_the_run() -> None:
+    bench = running_server(fedasync(), "a", "b")
+    bench.says("a", update("a/0/5"))
+    bench.fail("out of memory")
+    bench.leaves("a")
+    bench.says("b", update("b/0/5"))
+    assert bench.fail("out of memory")[-1] == Halt("b: out of memory", failed=True)
+
+
+def test_a_device_that_has_left_is_not_dropped_when_the_job_on_its_data_fails() -> None:
+    bench = running_server(fedasync(), "a", "b")
+    bench.says("a", update("a/0/5"))
+    bench.leaves("a")
+    assert not of(bench.fail("no such type"), Drop)
+
+
+def test_a_device_that_made_the_model_infinite_is_dropped_when_its_next_update_is_merged() -> None:
+    bench = running_server(fl(), "a", "b", "c", drop_diverged=True)
+    for name in ("a", "b", "c"):
+        bench.says(name, update(f"{name}/0/5"))
+    effects = bench.done(text=as_text({}, {1: "infinite"}))
+    assert of(effects, Drop) == [Drop(B, 1, "infinite")]
+    assert bench.server.version == 1
+
+
+def test_it_ends_a_run_that_is_to_end_with_a_divergence() -> None:
+    bench = running_server(fl(), "a", "b")
+    for name in ("a", "b"):
+        bench.says(name, update(f"{name}/0/5"))
+    effects = bench.done(text=as_text({}, {1: "infinite"}))
+    assert effects[-1] == Halt("b: infinite", failed=True)
 
 
 def test_a_device_that_comes_after_the_end_is_told_so() -> None:

@@ -62,7 +62,40 @@ def unknown_label(tensors: Tensors) -> Tensors:
     return {**tensors, "labels": tensors["labels"] + 7}
 
 
+def times(name: str, factor: float) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, name: tensors[name] * factor}
+
+
+def set_to(name: str, value: float) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, name: tensors[name].clone().fill_(value)}
+
+
 FAULTS: dict[str, tuple[Fault, str, str]] = {
+    "infinite activations": (
+        altered(Forward, set_to("activations.0", float("inf"))),
+        "peer dropped",
+        "activations.0 holds values from inf to inf",
+    ),
+    "absurd activations": (
+        altered(Forward, set_to("activations.0", 1e38)),
+        "peer dropped",
+        "activations.0 holds values from 1e+38",
+    ),
+    "infinite update": (
+        altered(ExportModel, set_to("0.0.weight", float("-inf"))),
+        "peer dropped",
+        "0.0.weight holds values from -inf",
+    ),
+    "absurd update": (
+        altered(ExportModel, set_to("0.0.weight", -1e38)),
+        "peer dropped",
+        "0.0.weight holds values from -1e+38",
+    ),
+    "negative variance": (
+        altered(ExportModel, set_to("0.1.running_var", -1.0)),
+        "peer dropped",
+        "0.1.running_var holds values from -1 to -1, and 0 to ",
+    ),
     "NaN activations": (
         altered(Forward, nan("activations.0")),
         "peer dropped",
@@ -174,3 +207,31 @@ def test_a_run_that_is_to_end_with_a_divergence_ends_alike_in_both_drivers(
     assert simulation.notes[0].kind == kind
     said = repr(text) if kind == NoteKind.DEVICE_FAILED else text  # a device's words are quoted
     assert simulation.end.startswith(f"{FAULTY}: {said}")
+
+
+# Values that are admitted, and that the server's side of the model cannot take.
+AT_THE_SERVER = {"picky": "IndexError: ", "exploding": "its data would have made the server's"}
+
+
+@pytest.mark.parametrize("model", AT_THE_SERVER)
+def test_a_batch_that_the_server_cannot_train_on_takes_its_device_out_in_both_drivers(
+    model: str, tmp_path: Path
+) -> None:
+    recipe = tiny_recipe(model={"name": f"tests.e2e.tiny:{model}"})
+    fault = altered(Forward, times("activations.0", 1e5))
+    simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
+    assert simulation.notes == network.notes
+    (note,) = simulation.notes
+    assert (note.kind, note.about) == ("peer dropped", FAULTY)
+    assert note.text.startswith(AT_THE_SERVER[model])
+    assert simulation.end == network.end == "2 epochs done"
+    assert not simulation.came_back
+
+
+def test_a_loss_at_the_server_that_is_not_finite_ends_a_run_that_is_to_end(tmp_path: Path) -> None:
+    training = {"batch_size": 8, "on_divergence": "end"}
+    recipe = tiny_recipe(model={"name": "tests.e2e.tiny:exploding"}, training=training)
+    fault = altered(Forward, times("activations.0", 1e5))
+    simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
+    assert simulation.end == network.end
+    assert simulation.end.startswith(f"{FAULTY}: its data would have made the server's")

@@ -26,6 +26,34 @@ def model(channels: int, image_size: int, classes: int, width: int = 4) -> nn.Mo
     return nn.Sequential(block(channels), block(width), last)
 
 
+class Picky(nn.Module):
+    """Raises IndexError for values of 1,000 and more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.table[(inputs.detach().abs().amax() / 1000).long()]
+
+
+class Exploding(nn.Module):
+    """Infinite for values of 1,000 and more, and very close to nothing for others."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * (1 + (inputs.detach().abs().amax() - 500).exp())
+
+
+def picky(channels: int, image_size: int, classes: int) -> nn.Module:
+    first, *others = model(channels, image_size, classes).children()
+    return nn.Sequential(first, nn.Sequential(Picky(), others[0]), others[1])
+
+
+def exploding(channels: int, image_size: int, classes: int) -> nn.Module:
+    first, *others = model(channels, image_size, classes).children()
+    return nn.Sequential(first, nn.Sequential(Exploding(), others[0]), others[1])
+
+
 def data(samples: int = 96, side: int = SIDE) -> Dataset:
     return as_dataset(pictures(samples, side, seed=0), pictures(48, side, seed=1))
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.config.schema import ScheduleConfig
+from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.jobs import (
     CloseCopy,
@@ -85,13 +85,62 @@ def test_the_servers_rate_follows_the_progress_of_its_step() -> None:
     assert same(bench.server.export(), plain.state_dict())
 
 
-def test_a_servers_loss_that_is_no_number_is_found_by_the_next_evaluation() -> None:
-    bench = Bench(dense_model(), samples())
+def with_batch_norm() -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Sequential(nn.Linear(6, 8), nn.Tanh()),
+            nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)),
+        )
+
+
+@pytest.mark.parametrize("optimizer", [sgd(momentum=0.9), sgd(name="adam")], ids=["sgd", "adam"])
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_step_whose_loss_is_not_finite_is_undone_with_all_it_changed(
+    optimizer: OptimizerConfig, before: int
+) -> None:
+    bench = Bench(with_batch_norm(), samples(), optimizer=optimizer)
+    plain = Bench(with_batch_norm(), samples(), optimizer=optimizer)
     tensors = activations()
     tensors["activations.0"][0] = float("nan")
-    bench.at_server(ServerStep(D, 1, 0, payload(**tensors), 0.0))
-    with pytest.raises(TrainingDiverged, match=r"the server is nan.*learning rate 0\.1"):
-        bench.server.evaluate()
+    for seed in range(before):
+        bench.at_server(server_step(seed))
+        plain.at_server(server_step(seed))
+    with pytest.raises(TrainingDiverged, match="which was undone"):
+        bench.at_server(ServerStep(D, 1, 0, payload(**tensors), 0.0))
+    for seed in range(5, 7):  # momentum and running statistics are as if it had not been
+        bench.at_server(server_step(seed))
+        plain.at_server(server_step(seed))
+    assert same(bench.server.export(), plain.server.export())
+    bench.server.evaluate()
+
+
+def test_a_part_whose_loss_is_not_finite_undoes_the_whole_mini_batch() -> None:
+    bench = Bench(with_batch_norm(), samples())
+    before = bench.server.export()
+    tensors = {**activations(), "share": torch.tensor(0.5)}
+    broken = {**tensors, "activations.0": tensors["activations.0"] * float("nan")}
+    bench.at_server(ServerStep(D, 1, 0, payload(**broken), 0.0, part=0, parts=2))
+    with pytest.raises(TrainingDiverged):
+        bench.at_server(ServerStep(D, 1, 0, payload(**tensors), 0.0, part=1, parts=2))
+    assert same(bench.server.export(), before)
+
+
+def test_a_merge_that_is_not_finite_is_not_used() -> None:
+    bench = Bench(dense_model(), samples())
+    before = bench.server.export()
+    update = {name: tensor * float("inf") for name, tensor in unpack(bench.first_model).items()}
+    with pytest.raises(TrainingDiverged):
+        bench.at_server(Merge(0.5, (Part(D, 0.5, payload(**update)),), (D,)))
+    assert same(bench.server.export(), before)
+
+
+def test_a_model_that_is_not_finite_is_not_saved() -> None:
+    bench = Bench(dense_model(), samples())
+    bench.server.save()
+    bench.server._global["0.0.bias"].fill_(float("nan"))
+    with pytest.raises(TrainingDiverged, match="not finite"):
+        bench.server.save()
 
 
 def test_a_merge_answers_with_a_copy_of_the_new_global_model() -> None:

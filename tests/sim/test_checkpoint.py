@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from fedoptima import resume
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, TrainingDiverged
 from fedoptima.engine.checkpoint import newest_checkpoint
+from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.result import Result
-from fedoptima.experiments.simulated_run import Interrupted
+from fedoptima.experiments.simulated_run import Interrupted, SimulationWatch
 from tests.experiments.runs import CHURN, FLEET, TRAINING, data, network, run
 
 OPTIMIZER = {"name": "adam", "learning_rate": 0.01}
@@ -106,6 +107,27 @@ def test_a_run_stopped_again_and_again_ends_as_the_unbroken_one(name: str, tmp_p
     assert not (tmp_path / "run" / "checkpoints").exists()
     if name in ("fedoptima", "adam", "no auxiliary network"):
         assert open_passes > 0, "no checkpoint fell between a forward pass and its backward pass"
+
+
+def test_a_model_that_is_not_finite_is_not_written_and_the_checkpoint_before_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        run(out=path, interrupted=After(40), epochs=1.0)
+    before: list[Path | None] = []
+
+    def poison(watch: SimulationWatch) -> None:
+        engine = watch.simulation._server_engine
+        assert isinstance(engine, ServerEngine)
+        engine._global["0.0.bias"].fill_(float("nan"))
+        before.append(newest_checkpoint(path / "checkpoints"))
+
+    with pytest.raises((Interrupted, TrainingDiverged)):
+        go_on(path, checkpoint_every=0.0, observer=poison, interrupted=After(20))
+    assert newest_checkpoint(path / "checkpoints") == before[0]
+    assert "no checkpoint is written: the model is not finite" in caplog.text
+    assert end(go_on(path)) == end(run(epochs=1.0))
 
 
 @pytest.mark.parametrize("events", range(1, 60, 7))

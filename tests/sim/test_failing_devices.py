@@ -16,7 +16,7 @@ from fedoptima.sim import delivery
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
 from tests.support.bench import payload
-from tests.support.rows import Options, fedasync, fedoptima
+from tests.support.rows import Options, fedasync, fedoptima, fl
 from tests.support.world import Description, Device, World
 
 D0, D1, D2 = NodeId("d0"), NodeId("d1"), NodeId("d2")
@@ -91,10 +91,18 @@ def test_a_run_whose_devices_have_all_failed_says_why() -> None:
 
 
 def test_a_job_that_fails_on_the_server_ends_the_run_with_its_message() -> None:
-    run = World(Description(fedasync(), merge_error=ValueError("no such tensor")))
+    run = World(Description(fl(), merge_error=ValueError("no such tensor")))
     outcome = run.run()
     assert outcome.failed
     assert outcome.reason == "ValueError: no such tensor"
+
+
+def test_a_job_that_fails_with_the_updates_of_every_device_ends_the_run() -> None:
+    run = World(Description(fedasync(), merge_error=ValueError("no such tensor")))
+    run.watch.expect_drops()
+    assert run.run() == Halt("d1: ValueError: no such tensor", failed=True)
+    assert [note.about for note in run.notes("peer dropped")] == [D0]
+    assert not run.simulation.devices[D0].connected
 
 
 def test_a_bug_of_our_own_in_a_job_stops_the_run() -> None:

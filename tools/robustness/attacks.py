@@ -9,6 +9,7 @@ label_flip  the device trains on wrong labels (class c is said to be the last bu
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -91,7 +92,11 @@ class HostileEngine(DeviceEngine):
 class WrongLabels(Loader):
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         inputs, labels = super().batch(step)
-        return inputs, int(self._split.labels.max()) - labels
+        return inputs, self._last - labels
+
+    @cached_property
+    def _last(self) -> int:
+        return int(self._split.labels.max())
 
 
 def engines_with(hostile: frozenset[str], attack: str, strength: float) -> BuildEngine:

@@ -67,9 +67,18 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """End a peer's session because of what it has sent; `Disconnected` follows."""
+
+    peer: NodeId
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Halt:
     reason: str
     failed: bool = False
 
 
-Effect = Send | Run | Evaluate | SetTimer | Note | Halt
+Effect = Send | Run | Evaluate | SetTimer | Note | Drop | Halt

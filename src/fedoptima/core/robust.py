@@ -48,18 +48,31 @@ def guarded(
     )
 
 
-def as_text(refused: Mapping[int, str]) -> str:
-    """The parts that were refused, by number, and why."""
-    return json.dumps({str(number): why for number, why in refused.items()}) if refused else ""
+def as_text(refused: Mapping[int, str], faulty: Mapping[int, str] | None = None) -> str:
+    """The parts of a merge that were left out, by number, and why.
+
+    Of ``refused`` ones only the update is; the devices of ``faulty`` ones are to be dropped.
+    """
+    left_out = {"refused": refused, "faulty": faulty or {}}
+    plain = {kind: {str(n): why for n, why in parts.items()} for kind, parts in left_out.items()}
+    return json.dumps(plain) if refused or faulty else ""
 
 
 def merged_parts(done: JobDone) -> list[Part]:
-    """The parts of a merge without those that were refused."""
+    """The parts of a merge without those that were left out."""
     if not isinstance(done.job, Merge):
         return []
-    refused = refusals(done.text)
-    return [part for number, part in enumerate(done.job.parts) if number not in refused]
+    left_out = refusals(done.text) | faults(done.text)
+    return [part for number, part in enumerate(done.job.parts) if number not in left_out]
 
 
 def refusals(text: str) -> dict[int, str]:
-    return {int(number): why for number, why in json.loads(text or "{}").items()}
+    return _read(text, "refused")
+
+
+def faults(text: str) -> dict[int, str]:
+    return _read(text, "faulty")
+
+
+def _read(text: str, kind: str) -> dict[int, str]:
+    return {int(n): why for n, why in json.loads(text)[kind].items()} if text else {}

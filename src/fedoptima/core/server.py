@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from fedoptima.core.effects import Effect, Halt, Note, NoteKind, Send, SetTimer
+from fedoptima.core.effects import Drop, Effect, Halt, Note, NoteKind, Send, SetTimer
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import (
     Connected,
@@ -26,12 +26,13 @@ from fedoptima.core.events import (
     Restarted,
     TimerFired,
 )
-from fedoptima.core.jobs import PlanRun
+from fedoptima.core.jobs import Job, Merge, Part, PlanRun, ServerStep
 from fedoptima.core.membership import Member, Roster
 from fedoptima.core.messages import ActivationBatch, Failed, Join, Message, ModelUpdate, Stop
 from fedoptima.core.method import Method
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_figures
+from fedoptima.core.robust import faults
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.text import quoted
 from fedoptima.core.training import Training
@@ -57,6 +58,7 @@ class ServerCore:
         self._phase = ServerPhase.GATHERING  # which does not know CLOSING: see phase
         self._timers: dict[str, float] = {}
         self._now = 0.0
+        self._failing: dict[NodeId, None] = {}  # devices whose batches made a server step fail
         self.stopped = False
 
     @property
@@ -135,8 +137,10 @@ class ServerCore:
                 return self._wait_for_all()
             case JobDone():
                 begun = self._begin() if isinstance(event.job, PlanRun) else []
-                return begun + self.training.job_done(event, self._now)
-            case JobFailed(_, _, error) | EvaluationFailed(_, error):
+                return begun + self.training.job_done(event, self._now) + self._drop_faulty(event)
+            case JobFailed():
+                return self._job_failed(event)
+            case EvaluationFailed(_, error):
                 return self._finish(error, failed=True)
             case Evaluated(index, metrics):
                 self.progress.answered(index, dict(metrics))
@@ -188,6 +192,35 @@ class ServerCore:
             raise ProtocolViolation(error)
         note = Note(NoteKind.PEER_DROPPED, device, error)
         return [note, *self._finish(f"{device}: {error}", failed=True)]
+
+    def _job_failed(self, event: JobFailed) -> list[Effect]:
+        """A job on what one device sent: the others continue, whatever went wrong, unless it goes
+        wrong with every device there has been. Any other job: the run ends."""
+        device = _source_of(event.job)
+        if device is None:
+            return self._finish(event.error, failed=True)
+        self._failing[device] = None
+        if self._ends_the_run(event.diverged) or len(self._failing) >= self._roster.known:
+            return self._finish(f"{device}: {event.error}", failed=True)
+        self.training.job_failed(event)
+        return self._drop(device, event.error)
+
+    def _drop_faulty(self, event: JobDone) -> list[Effect]:
+        """Devices whose batches or updates would have made the model infinite."""
+        effects: list[Effect] = []
+        if isinstance(event.job, Merge):
+            for number, why in faults(event.text).items():
+                device = event.job.parts[number].device
+                if self._ends_the_run(diverged=True):
+                    return [*effects, *self._finish(f"{device}: {why}", failed=True)]
+                effects += self._drop(device, why)
+        return effects
+
+    def _drop(self, device: NodeId, why: str) -> list[Effect]:
+        session = self._roster.sessions.get(device)
+        if session is None:  # it has left already
+            return []
+        return [Note(NoteKind.PEER_DROPPED, device, why), Drop(device, session, why)]
 
     def _receive_early(self, device: NodeId, member: Member, message: Message) -> list[Effect]:
         """From a device of an earlier server process: this one has not started the run yet."""
@@ -299,3 +332,11 @@ class ServerCore:
             raise InvariantBroken("the engine is idle although there is work")
         if self.stopped != (self._phase is ServerPhase.STOPPED):
             raise InvariantBroken(f"stopped is {self.stopped} in phase {self._phase.value}")
+
+
+def _source_of(job: Job) -> NodeId | None:
+    """The device whose data a job works on, if it is one alone."""
+    match job:
+        case ServerStep(origin=device) | Merge(parts=(Part(device=device),)):
+            return device
+    return None

@@ -6,14 +6,14 @@ Compute Engine. A method that refuses a message with ProtocolViolation has chang
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from fedoptima.core.aggregation import Decision, Fleet, Offer
 from fedoptima.core.distribution import Distribution
 from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
-from fedoptima.core.events import JobDone
+from fedoptima.core.events import JobDone, JobFailed
 from fedoptima.core.influence import Share
 from fedoptima.core.job_slot import JobSlot
 from fedoptima.core.jobs import (
@@ -30,7 +30,7 @@ from fedoptima.core.messages import ActivationBatch, Assignment, GradientBatch, 
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_range, unusual_speeds
-from fedoptima.core.robust import guarded, refusals
+from fedoptima.core.robust import faults, guarded, merged_parts, refusals
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.shares import LARGEST
 from fedoptima.core.types import NodeId
@@ -260,10 +260,14 @@ class Training:
                 return []
         raise InvariantBroken(f"a server does not run {type(event.job).__name__}")
 
+    def job_failed(self, event: JobFailed) -> None:
+        """A step or a merge of one device's data is given up."""
+        self.slot.done(event.ticket)
+        self.models.merging((), 1.0)
+
     def _merged(self, merge: Merge, event: JobDone, now: float) -> list[Effect]:
-        refused = refusals(event.text) if isinstance(merge, RobustMerge) else {}
-        notes = self._book(merge, refused) if isinstance(merge, RobustMerge) else []
-        merged = len(merge.parts) - len(refused)
+        notes = self._book(merge, event.text) if isinstance(merge, RobustMerge) else []
+        merged = len(merged_parts(event))
         waiting = self.models.merged(event.result, changed=merged > 0)
         if merged:
             self.progress.merged(
@@ -274,11 +278,14 @@ class Training:
         stock = self.progress.take_stock(self.models.version)
         return [*notes, *stock, *self._send_model(waiting, now)]
 
-    def _book(self, merge: RobustMerge, refused: Mapping[int, str]) -> list[Effect]:
+    def _book(self, merge: RobustMerge, text: str) -> list[Effect]:
         """Count what was merged; what was refused is noted and counts for nothing."""
+        refused, faulty = refusals(text), faults(text)
         notes: list[Effect] = []
         shares = self.roster.shares
         for number, (part, epochs) in enumerate(zip(merge.parts, merge.epochs, strict=True)):
+            if number in faulty:
+                continue
             if number not in refused:
                 self.progress.trained(epochs)
                 continue

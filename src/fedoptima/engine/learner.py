@@ -29,8 +29,12 @@ class Learner:
         schedule: ScheduleConfig,
         *,
         undoable: bool = False,
+        masked: bool | None = None,
     ) -> None:
-        """``undoable``: a step that `leave_out` names is undone."""
+        """``undoable``: a step whose loss is not finite, or that `leave_out` names, is undone.
+
+        ``masked``: without asking whether it has to be; None: on a GPU, which would be waited for.
+        """
         self.who = who
         self.modules = dict(modules)
         self._settings = settings
@@ -45,8 +49,8 @@ class Learner:
                 "gradient; set split.at to give each side some"
             )
         compute = self._parameters[0].device
-        # Only fused optimisers can leave out a step without waiting for the GPU to say whether.
-        self._masked = undoable and compute.type == "cuda"
+        # Only fused optimisers can leave out a step without being told whether.
+        self._masked = undoable and (compute.type == "cuda" if masked is None else masked)
         self._optimizer = build_optimizer(settings, self._parameters, fused=self._masked)
         # Live references: state_dict() is slow to build and the tensors stay the same objects.
         self._tensors: Tensors = {
@@ -58,7 +62,9 @@ class Learner:
         self._loss = torch.zeros((), device=compute)
         self._losses = 0
         self._undoable = undoable
-        self._undo = torch.zeros((), device=compute)  # above 0: this step is to be undone
+        # Above 0: this step is to be undone; because its loss is not finite.
+        self._undo = torch.zeros((), device=compute)
+        self._diverged = torch.zeros((), device=compute)
         self._buffers = [t for t in self._tensors.values() if not isinstance(t, nn.Parameter)]
         self._buffers_before: list[Tensor] = []
 
@@ -98,7 +104,12 @@ class Learner:
         self._buffers_before = [buffer.clone() for buffer in self._buffers]
 
     def note_loss(self, loss: Tensor) -> None:
-        self._loss += loss.detach()
+        loss = loss.detach()
+        if self._undoable:
+            finite = torch.isfinite(loss)
+            self._diverged = torch.maximum(self._diverged, (~finite).to(self._diverged.dtype))
+            loss = torch.where(finite, loss, 0.0)
+        self._loss += loss
         self._losses += 1
 
     def leave_out(self, bad: Tensor) -> None:
@@ -109,18 +120,36 @@ class Learner:
         return [p.grad for p in self._parameters if p.grad is not None]
 
     def learn(self) -> Tensor:
-        """Take the optimiser's step with the gradients that are there; above 0 if it was undone."""
-        undo, self._undo = self._undo, torch.zeros_like(self._undo)
-        if self._masked or not undo.any():
-            if self._settings.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_norm)
-            if self._masked:
-                self._mask_step(undo)
-            self._optimizer.step()
-        if self._undoable:
-            self._undo_buffers(undo)
+        """Take the optimiser's step with the gradients that are there.
+
+        The result is above 0 if the loss or a gradient is not finite; then the step was undone.
+        """
+        if not self._undoable:
+            self._step()
+            return self._diverged
+        norms = torch._foreach_norm(self.gradients())
+        infinite = ~torch.isfinite(torch.stack(norms).sum())
+        diverged = torch.maximum(self._diverged, infinite.to(self._diverged.dtype))
+        undo = torch.maximum(self._undo, diverged)
+        self._undo, self._diverged = torch.zeros_like(undo), torch.zeros_like(undo)
+        if self._masked:
+            self._mask_step(undo)
+            self._step()
+            for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
+                buffer.copy_(torch.where(undo > 0, before, buffer))
+        elif undo > 0:
+            for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
+                buffer.copy_(before)
+        else:
+            self._step()
         self.drop_gradients()
-        return undo
+        return diverged
+
+    def _step(self) -> None:
+        if self._settings.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_norm)
+        self._optimizer.step()
+        self.drop_gradients()
 
     def _mask_step(self, undo: Tensor) -> None:
         self._optimizer.found_inf = undo  # type: ignore[attr-defined]
@@ -129,14 +158,6 @@ class Learner:
             for parameter in self._parameters:
                 momentum = torch.zeros_like(parameter, requires_grad=False)
                 self._optimizer.state[parameter]["momentum_buffer"] = momentum
-
-    def _undo_buffers(self, undo: Tensor) -> None:
-        if self._masked:
-            for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
-                buffer.copy_(torch.where(undo > 0, before, buffer))
-        elif undo.any():
-            for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
-                buffer.copy_(before)
 
     def check_losses(self) -> None:
         """Raise if a loss since the last check was not finite.
@@ -168,6 +189,7 @@ class Learner:
         tensors["loss"] = self._loss.clone()
         if self._undoable:  # between two parts of a mini-batch
             tensors["undo"] = self._undo.clone()
+            tensors["diverged"] = self._diverged.clone()
             before = enumerate(self._buffers_before)
             tensors |= {f"before.{index}": tensor for index, tensor in before}
         return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
@@ -199,6 +221,7 @@ class Learner:
         self._loss.copy_(tensors["loss"])
         if self._undoable and "undo" in tensors:
             self._undo.copy_(tensors["undo"])
+            self._diverged.copy_(tensors["diverged"])
             before = [tensors.get(f"before.{index}") for index in range(len(self._buffers))]
             self._buffers_before = [tensor.clone() for tensor in before if tensor is not None]
         self._losses = int(cast(int, state["losses"]))

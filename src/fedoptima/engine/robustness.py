@@ -31,13 +31,8 @@ class Robustness:
         """Add a side of the model."""
         self._sides.append(RobustMerging(self._kind, parameters, tensors))
 
-    def select(
-        self, sides: Sequence[Sequence[Update]], *, whole: bool
-    ) -> tuple[dict[int, str], list[Parts]]:
-        """The updates that are refused, by number, and what is summed up on each side instead.
-
-        ``whole``: the weights add up to 1, and still do when some are left out.
-        """
+    def select(self, sides: Sequence[Sequence[Update]]) -> tuple[dict[int, str], list[Parts]]:
+        """The updates that are refused, by number, and what is summed up on each side instead."""
         refused: dict[int, str] = {}
         for robust, updates in zip(self._sides, sides, strict=False):
             robust.see(updates)
@@ -49,9 +44,7 @@ class Robustness:
         chosen: list[Parts] = []
         for robust, updates in zip(self._sides, sides, strict=False):
             accepted = [u for number, u in enumerate(updates) if number not in refused]
-            parts = robust.parts(accepted) if accepted else []
-            total = sum(weight for weight, _ in parts) if whole and refused else 1.0
-            chosen.append([(weight / total, tensors) for weight, tensors in parts])
+            chosen.append(robust.parts(accepted) if accepted else [])
         return refused, chosen
 
     def limit(self, device: NodeId, learner: Learner, activation: object) -> None:

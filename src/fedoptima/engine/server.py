@@ -8,9 +8,9 @@ from typing import cast
 
 from torch import nn
 
-from fedoptima.core.errors import InvariantBroken, ProtocolViolation
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import Metrics
-from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, RobustMerge, ServerStep
+from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.method import ServerTraining
@@ -21,8 +21,10 @@ from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.device import AUXILIARY
+from fedoptima.engine.faults import Faults
 from fedoptima.engine.gpu_upload import all_arrive, arrived, stage_message
 from fedoptima.engine.learner import Learner
+from fedoptima.engine.merging import choose, handed_in, is_finite, of_copies, where
 from fedoptima.engine.payload_validation import (
     ExpectedActivations,
     ExpectedModel,
@@ -38,7 +40,6 @@ from fedoptima.engine.payloads import (
     pack,
     rebuild_activation,
 )
-from fedoptima.engine.robust import Update
 from fedoptima.engine.robustness import Parts, Robustness
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.split import DeviceSpeed
@@ -58,6 +59,8 @@ class ServerEngine:
         self._copies: dict[NodeId, Learner] = {}
         self._deltas = DeltaOptimizer()
         self._robustness = Robustness(task.robust)
+        self._faults = Faults()
+        self._masks: set[str] = set()  # names of tensors that hold infinity from the beginning
         self._parameters: frozenset[str] = frozenset()  # in `_global`; the rest are buffers
         self._expected_update: ExpectedModel | None = None
         self._expected_batch: ExpectedActivations | None = None
@@ -73,8 +76,8 @@ class ServerEngine:
             case ServerStep():
                 return self._step(job, result)
             case Merge():
-                refused = self._merge(job)
-                return Outcome(pack(result, copy_of(self._global)), text=as_text(refused))
+                text = self._merge(job)
+                return Outcome(pack(result, copy_of(self._global)), text=text)
             case OpenCopy(device):
                 self._open_copy(device)
                 return Outcome(Payload(result, 0))
@@ -98,6 +101,7 @@ class ServerEngine:
                 parameters |= {prefix + name for name, _ in named}
         self._parameters = frozenset(parameters)
         self._expected_update = ExpectedModel(self._global)
+        self._masks = {n for n, t in self._global.items() if not is_finite({n: t}, ())}
         self._robustness = Robustness(self._task.robust)
         self._robustness.watch(self._parameters, self._global)
         self._spares = [[sides.device]]
@@ -108,7 +112,9 @@ class ServerEngine:
             )
             self._spares[0].append(deepcopy(sides.server))
             self._server = self._learner("the server", sides.server)
-            self._robustness.watch(self._server.parameter_names(), self._server.tensors())
+            own = self._server.tensors()
+            self._masks |= {n for n, t in own.items() if not is_finite({n: t}, ())}
+            self._robustness.watch(self._server.parameter_names(), own)
 
     def _learner(self, who: str, module: nn.Module) -> Learner:
         optimizer, schedule = self._task.server_optimizer, self._task.schedule
@@ -169,13 +175,13 @@ class ServerEngine:
         seed = derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
         seed_step(seed, self._task.compute)
         loss = self._task.loss(learner.modules[""](activation), labels)
-        weighted = loss * tensors[SHARE] if job.parts > 1 else loss
+        weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss
         weighted.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
             learner.set_progress(job.progress)
             self._robustness.limit(job.origin, learner, activation)
-            learner.learn()
+            self._faults.note(job.origin, learner.learn())
         if job.return_gradient:
             return Outcome(pack(result, gradients_of(activation)), samples=len(labels))
         return Outcome(Payload(result, 0), samples=len(labels))
@@ -187,55 +193,38 @@ class ServerEngine:
 
     # ---- aggregation -------------------------------------------------------------------------
 
-    def _merge(self, job: Merge) -> dict[int, str]:
-        """Merge both sides; returns the parts that were refused, and why."""
-        sides = [self._handed_in(job)]
+    def _merge(self, job: Merge) -> str:
+        """Merge both sides; returns the parts that were left out, and why, as text."""
+        faulty = self._faults.named([part.device for part in job.parts])
+        sides = [handed_in(job, self._global, self._task.compute)]
         if self._task.planning.training is ServerTraining.PER_DEVICE:
-            sides.append(self._of_copies(job))
-        if isinstance(job, RobustMerge):
-            refused, parts = self._robustness.select(sides, whole=not job.keep)
-        else:
-            refused = {}
-            parts = [[(update.weight, update.tensors) for update in side] for side in sides]
-        if len(refused) < len(job.parts):
+            sides.append(of_copies(job, self._shared().tensors(), self._copies))
+        refused, parts = choose(job, sides, faulty, self._robustness)
+        if parts[0]:
             self._fold(job, parts)
         if len(sides) > 1:
             for device in job.refresh:
                 if device in self._copies:
                     self._copies[device].load(self._shared().tensors())
-        return refused
-
-    def _handed_in(self, job: Merge) -> list[Update]:
-        compute = self._task.compute
-        bases = job.bases if isinstance(job, RobustMerge) else (None,) * len(job.parts)
-        return [
-            Update(
-                part.device,
-                part.weight,
-                arrived(part.data, compute),
-                self._global if base is None else arrived(base, compute),
-                delta=job.server_optimizer is not None,
-            )
-            for part, base in zip(job.parts, bases, strict=True)
-        ]
-
-    def _of_copies(self, job: Merge) -> list[Update]:
-        shared = self._shared().tensors()
-        return [
-            Update(part.device, part.weight, self._copies[part.device].tensors(), shared)
-            for part in job.parts
-        ]
+        return as_text(refused, faulty)
 
     def _fold(self, job: Merge, sides: list[Parts]) -> None:
+        """A result that is not finite is not used: the model stays as it was."""
         if job.server_optimizer is not None:
-            self._global = self._deltas.apply(
+            merged = self._deltas.apply(
                 self._global, sides[0], job.server_optimizer, self._parameters
             )
         else:
-            self._global = merge(self._global, job.keep, sides[0])
+            merged = merge(self._global, job.keep, sides[0])
+        finite = is_finite(merged, self._masks)
+        self._global = where(finite, merged, self._global)
         if len(sides) > 1:
             shared = self._shared()
-            shared.load(merge(shared.tensors(), job.keep, sides[1]))
+            own = merge(shared.tensors(), job.keep, sides[1])
+            finite = finite & is_finite(own, self._masks)
+            shared.load(where(finite, own, shared.tensors()))
+        if len(job.parts) == 1 or not finite.is_cuda:
+            self._faults.note(job.parts[0].device, (~finite).float())
 
     def _open_copy(self, device: NodeId) -> None:
         shared = self._shared()
@@ -310,8 +299,15 @@ class ServerEngine:
             tensors |= {f"learner.{name}/{key}": tensor for key, tensor in own.items()}
         robustness, own = self._robustness.save()
         tensors |= {f"robustness.{name}": tensor for name, tensor in own.items()}
-        state = {"plan": self.plan.to_json(), "learners": learners, "robustness": robustness}
-        return state, tensors
+        weights = self._global | (self._server.tensors() if self._server else {})
+        if not is_finite(weights, self._masks):
+            raise TrainingDiverged("the model is not finite")
+        return {
+            "plan": self.plan.to_json(),
+            "learners": learners,
+            "robustness": robustness,
+            "faulty": self._faults.save(),
+        }, tensors
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
         plan = cast(str, state["plan"])
@@ -320,6 +316,7 @@ class ServerEngine:
         self._build(Plan.from_json(plan))
         self._global = _under("global.", tensors)
         self._deltas.velocity = _under("velocity.", tensors)
+        self._faults.restore(cast(list[NodeId], state.get("faulty", [])))
         if "robustness" in state:
             robustness = cast(Mapping[str, object], state["robustness"])
             self._robustness.restore(robustness, _under("robustness.", tensors))

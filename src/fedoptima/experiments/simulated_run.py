@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.idle_time import UsageAccount
-from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, run_failed
+from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, TrainingDiverged, run_failed
 from fedoptima.engine.checkpoint import newest_checkpoint
 from fedoptima.engine.determinism import deterministic
 from fedoptima.experiments.metrics_file import MetricsFile
@@ -22,6 +23,8 @@ from fedoptima.sim.driver import Simulation
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -135,10 +138,11 @@ class _Run:
 
     def _save_checkpoint(self) -> None:
         if self._directory is not None:
-            mark = self._trace.mark()
-            save_checkpoint(
-                self._directory.checkpoints, self._assembly.simulation, self._assembly.engines, mark
-            )
+            folder, mark = self._directory.checkpoints, self._trace.mark()
+            try:
+                save_checkpoint(folder, self._assembly.simulation, self._assembly.engines, mark)
+            except TrainingDiverged as error:
+                _log.warning("no checkpoint is written: %s; the one before stays", error)
 
     def _restore(self, checkpoint: Path) -> None:
         assert self._directory is not None

@@ -11,8 +11,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
-from fedoptima.core.errors import FedOptimaError, ProtocolViolation
+from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
+from fedoptima.core.errors import FedOptimaError, InvariantBroken, ProtocolViolation
 from fedoptima.core.events import Event, Received, Rejected, TimerFired
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome, job_failed
 from fedoptima.core.text import printable, quoted
@@ -109,6 +109,9 @@ class Node(ABC):
                 self.set_timer(key, at)
             case Note(kind, about, text):
                 self.log.warning("%s: %s%s", about, kind, f": {_said(kind, text)}" if text else "")
+            case Drop(peer, session, reason):  # later: the core is not called back at once
+                loop = asyncio.get_running_loop()
+                loop.call_soon(self.drop_peer, peer, session, reason)
             case Halt():
                 if not self.outcome.done():
                     self.outcome.set_result(effect)
@@ -126,6 +129,9 @@ class Node(ABC):
 
         def failed(error: Exception) -> None:
             self._working = False
+            if isinstance(error, InvariantBroken):
+                self.fail(error)
+                return
             why = printable(str(error))
             self.log.error("%s failed: %s", type(job).__name__, why, exc_info=_trace_of(error))
             self.failure = error

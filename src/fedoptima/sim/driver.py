@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fedoptima.core.effects import Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
+from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation, Stalled, TrainingDiverged
 from fedoptima.core.events import (
     Connected,
@@ -33,6 +33,7 @@ from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
 from fedoptima.sim.state import (
     ChurnDue,
+    DropDue,
     EnvelopeArrives,
     EnvelopeSent,
     EvaluationDue,
@@ -153,6 +154,9 @@ class Simulation:
             case EvaluationDue(index, metrics, error):
                 failed = EvaluationFailed(index, error)
                 self._tell(SERVER, failed if error else Evaluated(index, metrics))
+            case DropDue(peer, session, reason):
+                if self.devices[peer].connected and self.devices[peer].session == session:
+                    self._drop_peer(SERVER, peer, reason)
             case Change() as change:
                 self._apply(change)
             case ChurnDue(tick):
@@ -195,6 +199,8 @@ class Simulation:
                 self.state.timer_number += 1
                 self.server.timers[key] = number = self.state.timer_number
                 self._at(max(at, self.now), TimerDue(key, number))
+            case Drop(peer, session, reason):  # later: the core is not called back at once
+                self._at(self.now, DropDue(peer, session, reason))
             case Halt() if node == SERVER:
                 self.outcome = effect
             case Halt(reason):

@@ -83,6 +83,15 @@ class EvaluationDue:
 
 
 @dataclass(frozen=True, slots=True)
+class DropDue:
+    """The server ends a device's session."""
+
+    device: NodeId
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChurnDue:
     tick: int
 
@@ -125,5 +134,5 @@ class SimState:
     timer_number: int = 0
 
 
-register(JobDue, EnvelopeSent, EnvelopeArrives, TimerDue, EvaluationDue, ChurnDue)
+register(DropDue, JobDue, EnvelopeSent, EnvelopeArrives, TimerDue, EvaluationDue, ChurnDue)
 register(Change, Churn, Envelope, Link, EventKernel, SimDevice, SimServer, SimState)

@@ -15,6 +15,7 @@ from fedoptima.core.events import TimerFired
 from fedoptima.core.jobs import Merge
 from fedoptima.core.messages import ActivationBatch, GlobalModel, HandIn, ModelUpdate, Stop
 from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.engine.checkpoint import newest_checkpoint
 from fedoptima.engine.payloads import unpack
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
 from fedoptima.runtime.server.server_node import INTERRUPTED
@@ -67,6 +68,23 @@ def test_a_checkpoint_is_of_the_moment_before_the_job_that_follows(
         before = unpack(model.data)
         assert same(engine.export(), before)
         assert not same(stage.engine.export(), before)
+
+    asyncio.run(story())
+
+
+def test_a_model_that_is_not_finite_is_not_written_and_the_checkpoint_before_stays(
+    tmp_path: Path, setup: ServerSetup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup, keeping=True)
+        session = await stage.begin()
+        await stage.until(lambda: newest_checkpoint(tmp_path / "checkpoints"))
+        before = newest_checkpoint(tmp_path / "checkpoints")
+        stage.engine._global["0.0.bias"].fill_(float("nan"))
+        stage.node.closed(session)  # an event, and with it a checkpoint
+        await stage.until(lambda: "could be written: the model is not finite" in caplog.text)
+        await stage.end()
+        assert newest_checkpoint(tmp_path / "checkpoints") == before
 
     asyncio.run(story())
 
