@@ -22,16 +22,16 @@ from tests.support.processes import Fleet, fleet
 
 HONEST, HOSTILE = ("pi-1", "pi-2"), (MALLORY, EVE, TRUDY)
 SAMPLES = 96
-FREE = SAMPLES + 48 * 2  # draws of a device: all at load, then some local epochs
+FREE = SAMPLES + 48 * 10  # draws of a device: all at load, then some local epochs
 EPOCHS = 4
 USUAL = 0.95  # accuracy; a model that learnt nothing has 0.33
 ATTEMPTS = 60  # connections of the attacker that must have come about
+LONGEST_LINE = 1000  # characters of the log
 # Attempts that are not yet refused; each leaves this list with its defence.
 TO_COME = (
     "hand_in_a_model_that_is_not_finite_or_huge",
     "hand_in_a_negative_variance",
     "send_activations_that_are_not_finite_or_huge",
-    "fail_with_escape_sequences",
 )
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -104,6 +104,7 @@ def test_after_all_attacks_an_honest_run_ends_with_its_usual_accuracy(tmp_path: 
     assert outcome.log.count(f"{MALLORY} connected") >= ATTEMPTS, "and it has been tried"
     assert not any(f"{name} is dropped" in outcome.log for name in HONEST)
     assert not CONTROL.search(outcome.log), "text of a device reached the log as it was"
+    assert max(map(len, outcome.log.splitlines())) <= LONGEST_LINE
     assert "src/fedoptima" not in outcome.log, "an error of ours, with a traceback"
     assert_verified(outcome.run)
 
