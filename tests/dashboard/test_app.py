@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.hosts import is_loopback
 from fedoptima.dashboard import watch
-from fedoptima.dashboard.access import check_access, is_loopback
+from fedoptima.dashboard.access import Guard, Guesses, _address, check_access
 from fedoptima.dashboard.app import dashboard
 from fedoptima.dashboard.folder import Runs
 from fedoptima.dashboard.watch import Cadence
@@ -206,6 +209,46 @@ def test_a_script_gives_the_token_in_a_header(tmp_path: Path) -> None:
 def test_a_token_with_odd_letters_is_refused_and_not_an_error(tmp_path: Path) -> None:
     with client_of(tmp_path, token=TOKEN) as client:
         assert client.get("/?token=%ff%fe€").status_code == 401
+
+
+@pytest.mark.parametrize("kind", ["address", "bearer", "cookie"])
+def test_wrong_tokens_are_slowed_to_one_a_second_for_each_address(kind: str) -> None:
+    now = 1000.0
+
+    def ask(token: str, address: str = "10.0.0.7") -> int:
+        headers = {
+            "address": {},
+            "bearer": {"Authorization": f"Bearer {token}"},
+            "cookie": {"Cookie": f"fedoptima={token}"},
+        }[kind]
+        guard = TestClient(guarded, base_url="http://10.0.0.1", client=(address, 5000))
+        asked = f"/?token={token}" if kind == "address" else "/"
+        return guard.get(asked, headers=headers).status_code
+
+    async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("in")(scope, receive, send)
+
+    guarded = Guard(nothing, TOKEN, clock=lambda: now)
+    right = guarded._cookie if kind == "cookie" else TOKEN
+    assert [ask(f"guess-{number}") for number in range(13)] == [401] * 10 + [429] * 3
+    assert ask(right) == 429  # not even looked at: guessing in parallel gains nothing
+    assert ask(right, "10.0.0.8") == 200
+    now += 1.0
+    assert [ask("guess"), ask("guess")] == [401, 429]
+    now += 60.0
+    assert ask(right) == 200
+    assert [ask("") for _ in range(20)] == [401] * 20  # who brings none has not guessed
+
+
+def test_addresses_of_one_ipv6_network_count_as_one_and_few_are_remembered() -> None:
+    guesses = Guesses(lambda: 5.0)
+    for number in range(3000):
+        guesses.wrong(f"10.0.{number // 256}.{number % 256}")
+    assert len(guesses._paid_until) == 1000
+    same, other = ("2001:db8::1", 1), ("2001:db8:0:1::1", 1)
+    assert _address({"client": same}) == _address({"client": ("2001:db8::ffff:1", 1)})
+    assert _address({"client": same}) != _address({"client": other})
+    assert _address({"client": None}) == ""
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.5", "::", "train.example.org"])

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -139,6 +140,27 @@ def test_the_port_is_free_again_when_the_page_is_closed(tmp_path: Path) -> None:
     first = Prometheus(subject_of(tmp_path), 0)
     first.close()
     Prometheus(subject_of(tmp_path), first.port).close()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:{port}", 200),
+        ("localhost", 200),
+        ("[::1]:9", 200),
+        ("rebound.example:{port}", 421),
+        ("10.0.0.1", 421),
+        ("", 421),
+    ],
+)
+def test_only_who_means_this_machine_is_answered(page: Prometheus, host: str, status: int) -> None:
+    """Another site's script could have its own name point here."""
+    connection = HTTPConnection("127.0.0.1", page.port, timeout=10)
+    connection.request("GET", "/metrics", headers={"Host": host.format(port=page.port)})
+    answer = connection.getresponse()
+    assert answer.status == status
+    assert (b"fedoptima_run_info" in answer.read()) == (status == 200)
+    connection.close()
 
 
 def test_it_listens_on_the_loopback_address_only(page: Prometheus) -> None:

@@ -31,6 +31,7 @@ from fedoptima.data.registry import assumption
 from fedoptima.experiments.run_directory import make_folder
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.named_code import ANY_CODE, AllowedCode, allow
+from fedoptima.trace.plain_files import read_plain, refuse_links
 from fedoptima.trace.run_folder import RunFiles, write_whole
 
 LOG = logging.getLogger("fedoptima.comparison")
@@ -101,6 +102,7 @@ def resume_comparison(
     in ``allow_modules``.
     """
     code = allow(allow_modules)
+    refuse_links(Path(directory))
     about = read_about(directory)
     workers = _workers(about.recipe, jobs)
     return _run_missing(
@@ -113,8 +115,8 @@ def read_about(directory: str | Path) -> About:
     if not path.is_file():
         raise ConfigError(f"{directory}: no comparison found here ({path.name} is missing)")
     try:
-        return About.from_json(json.loads(path.read_text())["about"], str(path))
-    except (ValueError, KeyError) as error:
+        return About.from_json(json.loads(read_plain(path))["about"], str(path))
+    except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{path}: damaged ({error}); start a new comparison") from error
 
 

@@ -2,7 +2,8 @@
 
 Without a token: whoever is on this machine. The Host header must name it, or another site's script
 could have its own name point here and read along (DNS rebinding). With a token: whoever has it,
-once in the address and from then on in a cookie, or in an Authorization header.
+once in the address and from then on in a cookie, or in an Authorization header. Who guesses is
+slowed down.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import time
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
@@ -18,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.hosts import is_loopback, names_this_machine
 
 SHORTEST_TOKEN = 16
 _COOKIE = "fedoptima"
@@ -46,20 +50,34 @@ def check_access(host: str, token: str | None) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+class Guesses:
+    """Wrong tokens of each address: ten are forgiven, then one each second is looked at."""
+
+    _FORGIVEN, _EVERY, _MOST_ADDRESSES = 10, 1.0, 1000
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._paid_until: dict[str, float] = {}  # the time that an address has used up
+
+    def too_many(self, address: str) -> bool:
+        ahead = self._paid_until.get(address, 0.0) - self._clock()
+        return ahead > (self._FORGIVEN - 1) * self._EVERY
+
+    def wrong(self, address: str) -> None:
+        used = max(self._paid_until.pop(address, 0.0), self._clock())
+        self._paid_until[address] = used + self._EVERY
+        if len(self._paid_until) > self._MOST_ADDRESSES:
+            del self._paid_until[next(iter(self._paid_until))]  # the one that guessed longest ago
 
 
 class Guard:
     """Around the whole application: nothing is answered that is not let in."""
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._app = app
+        self._guesses = Guesses(clock)
         self._token = token
         # Not the token itself: who gets hold of the cookie does not know it.
         self._cookie = hmac.new((token or "").encode(), b"cookie", hashlib.sha256).hexdigest()
@@ -76,18 +94,25 @@ class Guard:
         """Why it is refused, or the cookie to be set."""
         headers = Headers(scope=scope)
         if self._token is None:
-            if not is_loopback(_hostname(headers.get("host", ""))):
+            if not names_this_machine(headers.get("host", "")):
                 return PlainTextResponse("Not a name of this machine.\n", 421), None
             return None, None
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        scheme, _, rest = headers.get("authorization", "").partition(" ")
+        bearer, cookie = rest if scheme.lower() == "bearer" else "", _cookie(headers)
+        address = _address(scope)
+        if (given or bearer or cookie) and self._guesses.too_many(address):
+            # Nothing is compared: a right token would be found among many as fast as before.
+            slow = PlainTextResponse("Too many wrong tokens; wait a few seconds.\n", 429)
+            slow.headers["Retry-After"] = "5"
+            return slow, None
         if _equal(given, self._token):
             # Without Secure: there is no TLS here. Strict: no other site can make use of it.
             return None, f"{_COOKIE}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _equal(bearer, self._token):
+        if _equal(bearer, self._token) or _equal(cookie, self._cookie):
             return None, None
-        if _equal(_cookie(headers), self._cookie):
-            return None, None
+        if given or bearer or cookie:
+            self._guesses.wrong(address)
         return PlainTextResponse("Open the address with its ?token=...\n", 401), None
 
 
@@ -118,8 +143,11 @@ def _cookie(headers: Headers) -> str:
     return morsel.value if morsel is not None else ""
 
 
-def _hostname(header: str) -> str:
-    """Without its port, which a tunnel may change."""
-    if header.startswith("["):
-        return header.partition("]")[0][1:]
-    return header.partition(":")[0]
+def _address(scope: Scope) -> str:
+    """Of who asks; with IPv6 the network, since one machine may have any address in it."""
+    host = (scope.get("client") or ("", 0))[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return str(host)
+    return host if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.description import RunDescription, read_config
+from fedoptima.trace.plain_files import read_plain
 from fedoptima.trace.run_folder import RunFiles
 
 MOST_RUNS = 300
@@ -107,7 +108,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 def _read(path: Path) -> JsonObject:
     try:
-        plain = json.loads(path.read_text())
-    except (OSError, ValueError):  # not there yet, or half written
+        plain = json.loads(read_plain(path))
+    except (OSError, ValueError, RecursionError):  # not there yet, or half written
         return {}
     return plain if isinstance(plain, dict) else {}

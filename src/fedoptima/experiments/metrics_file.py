@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from fedoptima.analysis.curve import CourseAccount, Point
+from fedoptima.trace.plain_files import open_plain
 
 _COLUMNS = [field.name for field in fields(Point)]
 
@@ -27,7 +28,7 @@ class MetricsFile:
 
     def start(self) -> None:
         """Rewrite the file with what the account knows by now: a resumed run has been cut back."""
-        with self._path.open("w", newline="") as file:
+        with open_plain(self._path, "w", newline="") as file:
             csv.writer(file).writerow(_COLUMNS)
         self._written = 0
         self.update()
@@ -37,7 +38,7 @@ class MetricsFile:
         if len(self._course.points) > self._written:
             new = self._course.points[self._written :]
             self._written = len(self._course.points)
-            with self._path.open("a", newline="") as file:
+            with open_plain(self._path, "a", newline="") as file:
                 csv.writer(file).writerows(self._row(point) for point in new)
 
     def _row(self, point: Point) -> list[object]:

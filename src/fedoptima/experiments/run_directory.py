@@ -23,6 +23,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
 from fedoptima.trace.description import RunDescription, read_config
+from fedoptima.trace.plain_files import refuse_links
 from fedoptima.trace.run_folder import RunFiles, write_whole
 
 
@@ -48,6 +49,7 @@ class RunDirectory(RunFiles):
         run = cls(path)
         if not run.begun:
             raise ConfigError(f"{path}: no run found here ({run.config.name} is missing)")
+        refuse_links(path)
         known = run.description
         return run, validate(Recipe, dict(known.recipe), str(run.config)), known.dry
 
@@ -110,7 +112,8 @@ class RunDirectory(RunFiles):
 
 def make_folder(path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)  # traces and weights are nobody else's business
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be created ({error.strerror}); choose another --out"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.trace.plain_files import read_plain
 from fedoptima.trace.run_folder import RunFiles
 from fedoptima.version import __version__
 
@@ -102,8 +103,8 @@ def check_schema(schema: object, path: Path) -> None:
 def read_config(path: Path) -> RunDescription:
     """From a run's config.json."""
     try:
-        plain = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        plain = json.loads(read_plain(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged ({error}); start a new run") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"{path}: damaged (not a JSON object); start a new run")

@@ -20,6 +20,7 @@ from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.types import NodeId
 from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.device_record import read_device_record
+from fedoptima.trace.plain_files import check_growth, open_plain
 from fedoptima.trace.reader import read_header
 from fedoptima.trace.record import Record, time_of
 from fedoptima.trace.writer import COMPRESSION
@@ -49,7 +50,7 @@ class DeviceTrace:
             return
         member = _member("".join(f"{line}\n" for line in lines))
         try:
-            with self._path.open("ab") as file:
+            with open_plain(self._path, "ab") as file:
                 file.write(member)
         except OSError:
             os.truncate(self._path, self.nbytes)  # an incomplete member would hide all that follow
@@ -129,8 +130,8 @@ def _member(text: str) -> bytes:
 
 def _whole_members(path: Path) -> Iterator[tuple[int, bytes]]:
     """Where each gzip member ends, and its content; up to the first that is incomplete."""
-    with path.open("rb") as file:
-        end, rest = 0, b""
+    with open_plain(path, "rb") as file:
+        end, rest, total = 0, b"", 0
         while rest or (rest := file.read(_CHUNK)):
             member, text = zlib.decompressobj(wbits=31), []
             while not member.eof:
@@ -141,5 +142,7 @@ def _whole_members(path: Path) -> Iterator[tuple[int, bytes]]:
                 except zlib.error:
                     return
                 end += len(rest) - len(member.unused_data)
+                total += len(text[-1])
+                check_growth(total, end)
                 rest = member.unused_data
             yield end, b"".join(text)

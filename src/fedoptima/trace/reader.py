@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import heapq
 import json
 import logging
@@ -17,6 +16,7 @@ from fedoptima.core.text import printable
 from fedoptima.core.types import NodeId
 from fedoptima.trace.description import RunDescription, check_schema
 from fedoptima.trace.device_record import read_device_record
+from fedoptima.trace.plain_files import compressed_lines
 from fedoptima.trace.record import Record, time_of
 from fedoptima.trace.run_folder import RunFiles, device_of
 from fedoptima.trace.writer import read_lines, read_records
@@ -27,9 +27,8 @@ _log = logging.getLogger(__name__)
 def read_header(path: Path) -> dict[str, object]:
     """Its first line."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-            header: dict[str, object] = json.loads(file.readline())
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+        header: dict[str, object] = json.loads(next(compressed_lines(path), b""))
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise ConfigError(f"{path}: not a trace ({error})") from error
     check_schema(header.get("schema") if isinstance(header, dict) else None, path)
     return header

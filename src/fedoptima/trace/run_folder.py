@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedoptima.trace.plain_files import open_plain, refuse_link
+
 _TRACE = ".jsonl.gz"
 
 
@@ -42,6 +44,7 @@ class RunFiles:
 
     def device_traces(self) -> list[Path]:
         """Of all devices that have recorded something; a simulation has none."""
+        refuse_link(self.devices)
         return sorted(self.devices.glob(f"*{_TRACE}"))
 
     def traces(self) -> list[Path]:
@@ -62,5 +65,6 @@ def device_of(trace: Path) -> str:
 def write_whole(path: Path, text: str) -> None:
     """Written atomically: after a kill the file is whole or not there."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
+    with open_plain(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
     temporary.rename(path)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.text import printable
 from fedoptima.core.types import NodeId
 from fedoptima.trace.device_record import read_device_record
+from fedoptima.trace.plain_files import LONGEST_LINE, Bomb, check_growth, open_plain
 from fedoptima.trace.reader import Skipped
 from fedoptima.trace.record import UNREADABLE, Record
 
@@ -42,7 +43,7 @@ class FileTail:
         self._path = path
         self._device = device
         self._lines = 0
-        self._at = 0
+        self._at = self._inflated = 0
         self._before = b""  # the last bytes before that
         self._member = zlib.decompressobj(wbits=31)
         self._text = b""  # of a line that has no end yet
@@ -51,7 +52,7 @@ class FileTail:
     def read(self) -> list[Record]:
         """The records added since the last call, a few thousand at most; none: all are read."""
         try:
-            with self._path.open("rb") as file:
+            with open_plain(self._path, "rb") as file:
                 return self._read(file)
         except FileNotFoundError:
             if self._at:
@@ -60,7 +61,7 @@ class FileTail:
         except OSError as error:
             raise DamagedFile(self._path, f"cannot be read ({error.strerror})") from error
 
-    def _read(self, file: BinaryIO) -> list[Record]:
+    def _read(self, file: IO[bytes]) -> list[Record]:
         file.seek(self._at - len(self._before))
         if file.read(len(self._before)) != self._before:
             raise CutBack(str(self._path))
@@ -78,13 +79,18 @@ class FileTail:
 
     def _inflate(self, data: bytes) -> None:
         while data:
-            self._text += self._member.decompress(data)
+            text = self._member.decompress(data)
+            self._inflated += len(text)
+            check_growth(self._inflated, self._at)
+            self._text += text
             data = self._member.unused_data
             if self._member.eof:
                 self._member = zlib.decompressobj(wbits=31)
 
     def _complete_records(self) -> list[Record]:
         *lines, self._text = self._text.split(b"\n")
+        if len(self._text) > LONGEST_LINE:
+            raise Bomb(f"a line is longer than {LONGEST_LINE:,} bytes")
         if lines and self._header:
             del lines[0]
             self._header = False

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.description import SCHEMA
+from fedoptima.trace.plain_files import compressed_lines, open_plain
 from fedoptima.trace.record import UNREADABLE, Record
 
 _READABLE_AFTER = 1.0  # seconds: each flush costs some compression
@@ -60,7 +61,7 @@ class TraceWriter:
 
     def __init__(self, path: Path | None, header: Mapping[str, object]) -> None:
         self.digest = Digest()
-        self._file = path.open("wb") if path else None
+        self._file = open_plain(path, "wb") if path else None
         self._open_member()
         if self._member:
             self._member.write(json.dumps({"schema": SCHEMA, **header}) + "\n")
@@ -70,7 +71,7 @@ class TraceWriter:
         """Continue after ``mark``; also returns the records up to there."""
         if path.stat().st_size < mark.nbytes:  # truncating it would fill it up with zeros
             raise ConfigError(f"{path}: is shorter than it was at the mark; restart the run")
-        with path.open("r+b") as file:
+        with open_plain(path, "r+b") as file:
             file.truncate(mark.nbytes)
         writer = cls.__new__(cls)
         writer.digest = Digest(mark.records, mark.digest)
@@ -80,7 +81,7 @@ class TraceWriter:
                 f"{path}: {len(records)} records up to the mark, but {mark.records} were written; "
                 "restart the run"
             )
-        writer._file = path.open("ab")
+        writer._file = open_plain(path, "ab")
         writer._open_member()
         return writer, records
 
@@ -142,15 +143,15 @@ def read_records(path: Path) -> Iterator[tuple[str, Record]]:
 
 def read_lines(path: Path) -> Iterator[str]:
     """The records' lines, without the header. A trace cut off by a kill ends where it was cut."""
-    # A line ends at "\n" only: by default Python would end it at other marks in a text as well.
-    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-        try:
-            next(file, None)
-            for line in file:
-                if not line.endswith("\n"):
-                    return
-                yield line[:-1]
-        except (EOFError, gzip.BadGzipFile):
-            return
-        except (zlib.error, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: a damaged trace ({error}); run the recipe again") from error
+    # A line ends at "\n" only: a text file of Python's would end it at other marks as well.
+    lines = compressed_lines(path)
+    try:
+        next(lines, None)
+        for line in lines:
+            if not line.endswith(b"\n"):
+                return
+            yield line[:-1].decode()
+    except (EOFError, gzip.BadGzipFile):
+        return
+    except (zlib.error, ValueError) as error:
+        raise ConfigError(f"{path}: a damaged trace ({error}); run the recipe again") from error

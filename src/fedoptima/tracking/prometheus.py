@@ -6,10 +6,14 @@ moment, which the run's thread puts here about every second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,7 +25,11 @@ from prometheus_client.core import (
 from fedoptima.analysis import metrics as measured
 from fedoptima.analysis.metrics import Moment, distributions, metrics
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.hosts import names_this_machine
 from fedoptima.tracking.tracker import Ending, Subject
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 HOST = "127.0.0.1"
 
@@ -69,6 +77,29 @@ def _histogram(found: measured.Distribution) -> Metric:
     return HistogramMetricFamily(found.name, found.help, buckets=buckets, sum_value=found.total)
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 10.0  # seconds for a request to come
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a scrape is no news."""
+
+
+def _for_this_machine(app: WSGIApplication) -> WSGIApplication:
+    """As the page does: only for who means this machine, not for another site's script."""
+
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if not names_this_machine(environ.get("HTTP_HOST", "")):
+            start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
+            return [b"Not a name of this machine.\n"]
+        return app(environ, start_response)
+
+    return guarded
+
+
 class Prometheus:
     def __init__(self, subject: Subject, port: int) -> None:
         """Listens at once. Port 0: any that is free; ``port`` says which."""
@@ -76,13 +107,17 @@ class Prometheus:
         registry = CollectorRegistry()
         registry.register(self._collector)
         try:
-            self._server, self._thread = start_http_server(port, HOST, registry)
+            self._server = make_server(
+                HOST, port, _for_this_machine(make_wsgi_app(registry)), _Server, _Handler
+            )
         except OSError as error:
             raise ConfigError(
                 f"--metrics-port {port}: cannot listen on {HOST}:{port} ({error.strerror}); "
                 "choose another port, or 0 for any that is free"
             ) from error
         self.port = self._server.server_port
+        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
 
     @property
     def address(self) -> str:

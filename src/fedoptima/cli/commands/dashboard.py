@@ -47,7 +47,8 @@ def dashboard(
       fedoptima dashboard runs --host 0.0.0.0 --token $(openssl rand -hex 16)
     """
     check_installed()
-    from fedoptima.dashboard.access import check_access, is_loopback
+    from fedoptima.core.hosts import is_loopback
+    from fedoptima.dashboard.access import check_access
     from fedoptima.dashboard.folder import Runs
     from fedoptima.dashboard.server import address_of, open_socket, serve
 

@@ -1,0 +1,59 @@
+"""A run's folder belongs to its owner, and a resumed run stays inside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import fedoptima
+from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.run_directory import make_folder
+from tests.experiments.runs import data, network
+
+RUN = {"fleet": "uniform", "training": {"batch_size": 8}, "epochs": 0.5, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "deep" / "run"
+    old = os.umask(0)
+    try:
+        fedoptima.simulate(model=network(), train=data(), test=data(48, seed=1), out=out, **RUN)
+    finally:
+        os.umask(old)
+    return out
+
+
+def test_a_run_folder_is_for_its_owner_alone(finished: Path, tmp_path: Path) -> None:
+    assert finished.stat().st_mode & 0o777 == 0o700
+    make_folder(tmp_path / "compared")
+    assert (tmp_path / "compared").stat().st_mode & 0o777 == 0o700
+    given = tmp_path / "given"
+    given.mkdir(mode=0o755)
+    make_folder(given)  # the user's own choice
+    assert given.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.csv", "trace.jsonl.gz", "summary.tmp", "checkpoints", "logs", "devices/a"]
+)
+def test_a_folder_with_a_link_in_it_is_not_resumed(
+    finished: Path, tmp_path: Path, name: str
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "summary.json").unlink()
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "000000000001").mkdir()  # as a checkpoint is called
+    link = run / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(precious)
+    with pytest.raises(ConfigError, match=rf"{name}: is a link, and links in a run's folder are"):
+        fedoptima.resume(run, model=network(), train=data(), test=data(48, seed=1))
+    with pytest.raises(ConfigError, match="is a link"):
+        fedoptima.replay(run)
+    assert [path.name for path in precious.iterdir()] == ["000000000001"]
