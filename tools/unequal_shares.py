@@ -101,6 +101,7 @@ def recipe(case: Case, partition: Path, device: str) -> dict[str, Any]:
             "batch_size": 50,
             "device": optimizer,
             "server": optimizer,
+            "schedule": {"kind": "cosine"},  # the last accuracy is not a matter of the last step
             "evaluate_every": float(case.epochs),
         },
         "split": {"at": case.split} if case.split else {},

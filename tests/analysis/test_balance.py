@@ -28,8 +28,8 @@ def test_each_device_is_credited_with_what_came_from_it() -> None:
         merged(4.0, merge((A, "u", 0.25), (B, "v", 0.5))),
         merged(5.0, merge((A, "w", 0.25))),
     )
-    assert found.devices[A] == Contribution(2, 0, 7, 5, 2, 0.5, 0.5)
-    assert found.devices[B] == Contribution(1, 0, 4, 0, 1, 0.5, 0.5)
+    assert found.devices[A] == Contribution(2, 0, 7, 5, 2, 0.5, 0.5, 0.5)
+    assert found.devices[B] == Contribution(1, 0, 4, 0, 1, 0.5, 0.5, 0.5)
     assert found.batches_jain == pytest.approx(3**2 / (2 * (2**2 + 1**2)))
     assert found.merge_weight_jain == 1.0
 

@@ -161,6 +161,18 @@ def test_uneven_use_is_told(jain: float | None, told: bool) -> None:
         assert "90 batches of b, and 2 of a" in text
 
 
+def test_a_device_whose_data_hardly_counts_is_told() -> None:
+    base = view("fedoptima")
+    assert said(words.influence, base) == ""
+    devices = {
+        SLOW: Contribution(0, 0, 0, 0, 0, 0.0, 0.0, 0.5, handed_in=3),
+        FAST: Contribution(0, 0, 0, 0, 3, 1.0, 1.0, 0.5, handed_in=3),
+    }
+    balance = replace(base.summary.balance, devices=devices)
+    text = said(words.influence, replace(base, summary=replace(base.summary, balance=balance)))
+    assert text.startswith("slow held 50.0 % of the data and had 0.0 % of the merge weight")
+
+
 def test_absences_and_problems_are_told() -> None:
     base = with_usage(slow=BUSY, fast=BUSY)
     assert said(words.absences, base) == ""

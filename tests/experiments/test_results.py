@@ -210,3 +210,18 @@ def test_with_held_out_validation_data_the_test_accuracy_is_reported_too(
 def test_without_held_out_data_the_accuracy_is_that_of_the_test_set() -> None:
     assert run().test_accuracy is None
     assert run(dry=True, data={"partition": {"kind": "iid"}, "validation": 0.25}).accuracy is None
+
+
+def test_a_device_whose_data_hardly_counts_is_named_in_result_and_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    result = run(dry=True, method={"name": "fedasync", "max_delay": 0})
+    assert result.summary.balance.devices["slow"].updates == 0
+    (warning, *_) = result.warnings
+    assert warning.startswith("middle and slow held 66.7 % of the data and had 0.0 % of the")
+    assert "leave method.max_delay out" in warning
+    assert warning in caplog.messages
+    assert json.loads(result.to_json())["warnings"] == list(result.warnings)
+    caplog.clear()
+    assert run(dry=True, method="fedasync").warnings == ()
+    assert not caplog.messages

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from fedoptima.core.effects import Note, NoteKind
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import Merge, ServerStep
-from fedoptima.core.messages import Join
+from fedoptima.core.messages import Join, ModelUpdate
 from fedoptima.core.robust import merged_parts
+from fedoptima.core.shares import Shares
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
@@ -28,6 +29,8 @@ class Contribution:
     updates: int  # merged
     merge_weight: float  # sum over all merges
     merge_share: float  # of all devices' weight
+    data_share: float = 0.0  # of the samples that all devices hold, as far as they are believed
+    handed_in: int = 0  # updates, merged or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class _Tally:
         self.device_samples = 0
         self.updates = 0
         self.weight = 0.0
+        self.handed_in = 0
 
 
 class BalanceAccount:
@@ -56,6 +60,7 @@ class BalanceAccount:
 
     def __init__(self) -> None:
         self._devices: defaultdict[NodeId, _Tally] = defaultdict(_Tally)
+        self._shares = Shares()  # of every device that ever joined
 
     def observe(self, record: Record) -> None:
         event = record.event
@@ -63,8 +68,15 @@ class BalanceAccount:
             self._job_done(record.node, event)
         if record.node != SERVER:
             return
-        if isinstance(event, Received) and isinstance(event.message, Join):
-            self._devices[event.sender]
+        if isinstance(event, Received):
+            if isinstance(event.message, Join):
+                self._devices[event.sender]
+                if not any(
+                    isinstance(e, Note) and e.kind == NoteKind.PEER_DROPPED for e in record.effects
+                ):
+                    self._shares.add(event.sender, event.message.samples)
+            elif isinstance(event.message, ModelUpdate):
+                self._devices[event.sender].handed_in += 1
         for effect in record.effects:
             if isinstance(effect, Note) and effect.kind == NoteKind.LATE_BATCH_DROPPED:
                 self._devices[effect.about].late += 1
@@ -96,6 +108,8 @@ class BalanceAccount:
                 tally.updates,
                 tally.weight,
                 tally.weight / weight if weight else 0.0,
+                self._shares.portion(device),
+                tally.handed_in,
             )
             for device, tally in sorted(self._devices.items())
         }

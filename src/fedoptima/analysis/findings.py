@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fedoptima.analysis.formatting import brief, counted, duration, listed, megabytes, percent
+from fedoptima.analysis.influence import influence_warnings
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
 from fedoptima.core.types import NodeId
@@ -158,6 +159,10 @@ def evenness(view: RunView) -> Iterator[str]:
     )
 
 
+def influence(view: RunView) -> Iterator[str]:
+    yield from influence_warnings(view.summary.balance, view.method)
+
+
 def estimates(view: RunView) -> Iterator[str]:
     formulas = view.plan.by_formula if view.plan is not None else {}
     for block, operations in formulas.items():
@@ -183,7 +188,10 @@ def doubts(view: RunView) -> Iterator[str]:
         yield f"{note.about}: {note.kind}: {note.text}."
 
 
-_PARTS = (outcome, pace, server, devices, links, losses, evenness, estimates, absences, doubts)
+_PARTS = (
+    *(outcome, pace, server, devices, links, losses, evenness),
+    *(influence, estimates, absences, doubts),
+)
 
 
 # ---- several runs ------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class NoteKind(StrEnum):
 
 
 DOUBTS = (NoteKind.NOT_PLANNED_FOR, NoteKind.SHARE_CAPPED)  # about what a device says of itself
+FIGURES = (NoteKind.UPDATE_SCALED,)  # for the analysis alone: one with every update
 PROBLEMS = (NoteKind.DEVICE_FAILED, NoteKind.PEER_DROPPED)  # they report a problem with a device
 
 

@@ -13,8 +13,7 @@ from typing import Final
 from fedoptima.core.types import NodeId
 
 # A device that holds next to nothing has at most this many times the influence that its share of
-# the data gives it; the limit rises with its share and ends at the mean share. The analysis warns
-# of a device whose influence and share differ by more than this factor.
+# the data gives it; the limit rises with its share and ends at the mean share.
 INFLUENCE_FACTOR: Final = 4.0
 
 

@@ -78,6 +78,10 @@ class Shares:
             self.counted(device), mean=self.mean, median=self._median, others=self.total - most
         )
 
+    def portion(self, device: NodeId) -> float:
+        """Of all samples that count; 0 of a device that is not here."""
+        return self.counted(device) / max(1, self.total) if device in self._held else 0.0
+
     def epochs(self, device: NodeId, trained: int) -> float:
         """What training on this many samples is of an epoch; a share not counted does not count."""
         claimed, counted = self._held[device], self.counted(device)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fedoptima.core.effects import PROBLEMS, Halt, Note
+from fedoptima.core.effects import FIGURES, PROBLEMS, Halt, Note
 from fedoptima.core.events import Connected, Disconnected, EvaluationFailed, JobFailed
 from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER, NodeId
@@ -75,7 +75,7 @@ class EventLog:
                 yield _entry(at, device, "left", "", False)
         for effect in record.effects:
             match effect:
-                case Note(kind, about, text):
+                case Note(kind, about, text) if kind not in FIGURES:
                     # What a device notes is its own word, whoever it says it is about.
                     speaks_of = about if node == SERVER else node
                     yield _entry(at, speaks_of, kind, text, kind in PROBLEMS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from fedoptima.analysis.curve import Point
 from fedoptima.analysis.idle_time import Usage
+from fedoptima.analysis.influence import influence_warnings
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.payloads import Tensors
@@ -24,10 +26,12 @@ from fedoptima.experiments.setup import RunSetup
 from fedoptima.sim.dry import DryServerEngine
 from fedoptima.trace.writer import Digest
 
+LOG = logging.getLogger("fedoptima.run")
+
 _IN_JSON = (
     *("name", "method", "seed", "reason", "accuracy", "test_accuracy", "best_accuracy", "rounds"),
     *("events", "bytes_up", "bytes_down", "server_memory_peak", "refused", "late_batches"),
-    *("trace_digest", "weights_digest", "split"),
+    *("trace_digest", "weights_digest", "split", "warnings"),
 )
 
 
@@ -138,6 +142,11 @@ class Result:
         """Activation batches that came after their credit had expired and found no free slot."""
         return self.summary.balance.late_batches
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Devices whose part of the merges and of the data differ a lot, and the way out."""
+        return tuple(influence_warnings(self.summary.balance, self.method))
+
     # ---- what is left ------------------------------------------------------------------------
 
     def load_into(self, model: nn.Module) -> nn.Module:
@@ -178,7 +187,7 @@ def build_result(
     recipe = setup.recipe
     weights = engine.export() if isinstance(engine, ServerEngine) else {}
     held_out = bool(weights) and recipe.data.validation != "test"
-    return Result(
+    result = Result(
         name=recipe.name,
         method=recipe.method.name,
         seed=recipe.seed,
@@ -193,6 +202,9 @@ def build_result(
         directory=directory,
         weights=weights,
     )
+    for warning in result.warnings:
+        LOG.warning(warning)
+    return result
 
 
 def _test_accuracy(task: Task, weights: Mapping[str, Tensor]) -> float:

@@ -11,7 +11,18 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
+from fedoptima.core.effects import (
+    FIGURES,
+    Drop,
+    Effect,
+    Evaluate,
+    Halt,
+    Note,
+    NoteKind,
+    Run,
+    Send,
+    SetTimer,
+)
 from fedoptima.core.errors import FedOptimaError, InvariantBroken, ProtocolViolation
 from fedoptima.core.events import Event, Received, Rejected, TimerFired
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome, job_failed
@@ -108,7 +119,9 @@ class Node(ABC):
             case SetTimer(key, at):
                 self.set_timer(key, at)
             case Note(kind, about, text):
-                self.log.warning("%s: %s%s", about, kind, f": {_said(kind, text)}" if text else "")
+                level = logging.DEBUG if kind in FIGURES else logging.WARNING
+                said = f": {_said(kind, text)}" if text else ""
+                self.log.log(level, "%s: %s%s", about, kind, said)
             case Drop(peer, session, reason):  # later: the core is not called back at once
                 loop = asyncio.get_running_loop()
                 loop.call_soon(self.drop_peer, peer, session, reason)

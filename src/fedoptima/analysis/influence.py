@@ -1,0 +1,45 @@
+"""Warnings: a device whose part of the merges and of the data differ a lot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from fedoptima.analysis.balance import Balance, Contribution
+from fedoptima.analysis.formatting import listed, percent
+from fedoptima.core.types import NodeId
+
+# At the paper's spread of speeds (1 to 9) the slowest device has a seventeenth of its share.
+WARNING_FACTOR: Final = 20.0
+
+_BARRIER = ("fl", "splitfed", "pipar")
+
+
+def influence_warnings(balance: Balance, method: str) -> Iterator[str]:
+    """About devices that have handed in: those that have not had a run too short for them."""
+    seen = {name: device for name, device in balance.devices.items() if device.handed_in}
+    if not any(device.updates for device in seen.values()):
+        return
+    little = {n: d for n, d in seen.items() if d.merge_share * WARNING_FACTOR < d.data_share}
+    much = {n: d for n, d in seen.items() if d.merge_share > d.data_share * WARNING_FACTOR}
+    if little:
+        way_out = (
+            "its updates came after the barrier had opened: raise method.barrier_timeout"
+            if method in _BARRIER
+            else "updates that come late weigh little, or are refused: leave method.max_delay out, "
+            'set method.staleness = "constant", shorten the rounds (training.iterations), or use a '
+            "method with a barrier (fl)"
+        )
+        yield f"{_compared(little)}, less than a {WARNING_FACTOR:g}th of it; {way_out}."
+    if much:
+        yield (
+            f"{_compared(much)}, more than {WARNING_FACTOR:g} times as much; let the others be "
+            "merged (leave method.max_delay out), lower method.alpha_max, or use a method with a "
+            "barrier (fl)."
+        )
+
+
+def _compared(devices: Mapping[NodeId, Contribution]) -> str:
+    held = percent(sum(device.data_share for device in devices.values()))
+    had = percent(sum(device.merge_share for device in devices.values()))
+    return f"{listed(list(devices))} held {held} of the data and had {had} of the merge weight"
