@@ -21,6 +21,7 @@ from fedoptima.core.messages import GlobalModel, Join, ModelUpdate
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.runtime.address import Address
+from fedoptima.runtime.server.allowance import Allowance
 from fedoptima.runtime.server.descriptors import most_connections
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import STREAMS
@@ -116,6 +117,37 @@ def test_a_frame_that_the_transport_does_not_take_is_stuck() -> None:
         assert outbox.stuck(1e9) == 0.0
 
     asyncio.run(story())
+
+
+def test_a_device_that_connects_again_and_again_is_refused_for_a_while(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is sent a model each time that it joins, as if it joined again and again."""
+    endings = set()
+    for _ in range(200):
+        with RawPeer(server.address) as peer:
+            peer.send(hello("slow"))
+            try:
+                next(peer.frames())
+            except grpc.RpcError as error:
+                endings.add((error.code(), error.details()))
+                break
+    assert endings == {(grpc.StatusCode.UNAVAILABLE, "slow connects too often; come later")}
+    assert "slow connects too often" in caplog.text
+    with RawPeer(server.address) as other:
+        other.send(hello("fast"))
+        assert other.hear("welcome")
+    server.__exit__()
+    assert "did not close their connections" not in caplog.text, "all streams have come to an end"
+
+
+@pytest.mark.parametrize("spent", [0, 60, 100])
+def test_an_allowance_is_refilled_with_time(spent: int) -> None:
+    allowance = Allowance(per_second=2.0, burst=100.0)
+    assert allowance.take(spent, 10.0)
+    assert not allowance.take(101 - spent, 10.0)
+    assert allowance.take(min(100, 102 - spent), 11.0)
+    assert not allowance.take(1000.0, 1e9)
 
 
 # ---- connections ---------------------------------------------------------------------------------

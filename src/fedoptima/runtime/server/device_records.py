@@ -10,6 +10,7 @@ from typing import Final
 
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.types import NodeId
+from fedoptima.runtime.server.allowance import Allowance
 from fedoptima.trace.device_trace import DeviceTrace
 from fedoptima.trace.record import Record
 from fedoptima.trace.run_folder import device_trace
@@ -35,22 +36,15 @@ class _Kept:
     def __init__(self, trace: DeviceTrace, quota: RecordQuota) -> None:
         self.trace = trace
         self.left_out = 0
-        self._quota = quota
-        self._room = quota.burst
-        self._at = 0.0
+        self._in_all = quota.in_all
+        self._rate = Allowance(per_second=quota.bytes_per_second, burst=quota.burst)
 
     @property
     def taken(self) -> int:
         return self.trace.records + self.left_out
 
     def has_room_for(self, nbytes: int, now: float) -> bool:
-        quota = self._quota
-        self._room = min(quota.burst, self._room + (now - self._at) * quota.bytes_per_second)
-        self._at = now
-        if nbytes > self._room or self.trace.nbytes >= quota.in_all:
-            return False
-        self._room -= nbytes
-        return True
+        return self.trace.nbytes < self._in_all and self._rate.take(nbytes, now)
 
 
 class DeviceRecords:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, peer_name, peer_serial
+from fedoptima.runtime.server.allowance import Allowance
 from fedoptima.runtime.server.descriptors import most_connections
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Refusal, Session
@@ -24,6 +26,7 @@ from fedoptima.runtime.wire.codec import SCHEMA
 from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
 
 _NAME_LENGTH = 100
+_ARRIVALS_AT_ONCE, _ARRIVALS_PER_SECOND = 100, 1.0  # sessions of one device
 _MOST_UNREAD = 100  # frames that answer a device: one that never reads must not fill the memory
 
 # grpc comes without types; a context is what reads, writes and ends one stream.
@@ -60,6 +63,7 @@ class ServerStreams:
         self._log: logging.Logger = node.log
         self._open: set[Session] = set()  # until their streams are closed
         self._closing = False
+        self._arrivals: dict[NodeId, Allowance] = {}
 
     def listen(self, address: str, tls: ServerTLS | None) -> tuple[Any, int]:
         """A server, to be started, and its port, which the system chooses where it is 0."""
@@ -130,9 +134,11 @@ class ServerStreams:
             session.outbox.drop()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._open.discard(session)
-            session.finished.set()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # the device may hang up just now, which cancels this
+                self._open.discard(session)
+                session.finished.set()
         refusal = session.ended.result() if session.ended.done() else None
         if refusal is not None:
             await context.abort(refusal.code, refusal.details)
@@ -151,6 +157,7 @@ class ServerStreams:
         device = self._identify(hello, context)
         serial = peer_serial(context) if self._secure else None
         self._refuse_unwanted(device, serial)
+        self._refuse_too_often(device)
         await self._make_room(device, hello, context)
         self._refuse_unwanted(device, serial)  # the lists may have changed meanwhile
         self._refuse_at_the_end()
@@ -173,6 +180,14 @@ class ServerStreams:
     def _refuse_unwanted(self, device: NodeId, serial: int | None) -> None:
         if (refusal := self._access.refusal(device, serial)) is not None:
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, refusal)
+
+    def _refuse_too_often(self, device: NodeId) -> None:
+        """Each time it joins it is sent a model: that must not keep the server from the others."""
+        arrivals = self._arrivals.setdefault(
+            device, Allowance(per_second=_ARRIVALS_PER_SECOND, burst=_ARRIVALS_AT_ONCE)
+        )
+        if not arrivals.take(1, time.monotonic()):
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{device} connects too often; come later")
 
     def _refuse_at_the_end(self) -> None:
         outcome = self._node.outcome
