@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedoptima.data.dataset import Dataset, Split, as_given
 from fedoptima.data.finite import rows_in_words, rows_not_finite
 from fedoptima.data.registry import load_dataset
 from fedoptima.experiments.given import given_data
-from tests.data.miniature import image_parquet, pixels
+from tests.data.miniature import cifar_batches, image_parquet, pixels
 from tests.data.test_items import Chance
 
 GOOD = (torch.zeros(8, 2, 3), torch.arange(8) % 2)
@@ -130,4 +131,17 @@ def test_a_label_of_a_parquet_file_that_is_none_is_found_with_its_row(
         path = tmp_path / "cifar10" / f"{part}-00000-of-00001.parquet"
         image_parquet(path, pixels(4, 32, 32, 3), labels)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"cifar10: labels .* in row 2;"):
+        load_dataset("cifar10", directory=tmp_path)
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), 1.5])
+def test_a_label_of_a_pickled_batch_that_is_none_is_found_with_its_row(
+    tmp_path: Path, bad: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDOPTIMA_CACHE", str(tmp_path / "cache"))
+    cifar_batches(tmp_path)
+    path = tmp_path / "cifar-10-batches-py" / "data_batch_2"
+    content = pickle.loads(path.read_bytes())
+    path.write_bytes(pickle.dumps(content | {b"labels": [1, bad]}, protocol=2))
+    with pytest.raises(ConfigError, match=r"data_batch_2: labels .* in row 1;"):
         load_dataset("cifar10", directory=tmp_path)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Split
+from fedoptima.data.finite import class_numbers
 from fedoptima.data.layouts import Layout, Part, ReadingProgress, reading
 
 _FILES: dict[Part, tuple[str, ...]] = {
@@ -101,7 +102,7 @@ def _read_batch(path: Path) -> Split:
         data, labels = fields["data"], fields["labels"]
         if not isinstance(data, _PickledArray):
             raise ValueError("'data' is not an array")
-        batch = Split(data.pixels(), torch.tensor(labels, dtype=torch.int64))
+        batch = Split(data.pixels(), class_numbers(labels, str(path)))
     if len(batch.inputs) != len(batch.labels):
         raise ConfigError(
             f"{path}: {len(batch.inputs)} images but {len(batch.labels)} labels; get it again"
