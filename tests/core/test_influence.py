@@ -83,6 +83,11 @@ def test_the_small_devices_can_go_on_by_themselves_while_the_largest_is_silent()
     assert sum(held.share(NodeId(device), 1).limit for device in "abc") >= 1
 
 
+def test_rounds_of_small_batches_count_less() -> None:
+    assert shares(**THREE).share(TINY, 50).batch == 4 / 50
+    assert shares(**THREE).share(A, 50).batch == 1
+
+
 # ---- rounds ------------------------------------------------------------------------------------
 
 
@@ -114,6 +119,16 @@ def test_without_a_barrier_all_rounds_have_as_many_iterations() -> None:
 def test_shares_that_count_as_equal_have_rounds_of_one_pass_as_before() -> None:
     _, iterations = begun(fedasync(), {"a": 149, "b": 151})
     assert iterations == {A: 2, B: 3}
+
+
+def test_a_run_that_began_with_nobody_has_rounds_of_the_first_device() -> None:
+    bench = ServerBench(fedasync(), ServerSettings(StopRule(rounds=9), batch_size=50))
+    bench.joins("b", samples=80)
+    bench.leaves("b")
+    bench.done(text=PLAN)
+    bench.joins("a", samples=600)
+    ((_, assignment),) = sent(bench.joins("tiny", samples=4), Assignment)
+    assert assignment.iterations == 12
 
 
 def test_behind_a_barrier_a_round_is_one_pass_over_the_devices_own_samples() -> None:
@@ -172,6 +187,15 @@ def test_merges_of_little_data_do_not_age_the_updates_of_others() -> None:
         bench.done()
     bench.says("a", update("a/0/1"))
     assert merged_weight(bench) > 0.9  # by versions it would be 1 / 21
+
+
+def test_of_two_devices_the_tiny_one_does_not_take_over_by_its_short_rounds() -> None:
+    """A device of 600 is believed to hold 40; at equal speed 12 rounds of 4 take as long as one."""
+    held, policy = shares(a=600, b=4), AsyncStaleness(8)
+    quick = [offer(policy, held.share(B, 50), device=B, age=0.01) for _ in range(12)]
+    age = sum(decision.size for decision in quick)
+    slow = offer(policy, held.share(A, 50), device=A, age=age)
+    assert sum(map(weight, quick)) < 0.2 * weight(slow)
 
 
 # ---- the delay limit ---------------------------------------------------------------------------

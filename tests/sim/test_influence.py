@@ -49,7 +49,7 @@ def most(samples: Sequence[int], own: int) -> float:
     counted = [min(held, 10 * median) for held in samples]  # more is not believed
     own, total = min(own, 10 * median), sum(counted)
     size = own * len(samples) / total
-    if size >= 1 or max(counted) - min(counted) < BATCH:
+    if size >= 1 or max(samples) - min(samples) < BATCH:
         return 1.0
     return min(1.0, FACTOR * own / (total - max(counted)) / (1 - size))
 

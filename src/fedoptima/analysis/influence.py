@@ -24,7 +24,7 @@ def influence_warnings(balance: Balance, method: str) -> Iterator[str]:
     much = {n: d for n, d in seen.items() if d.merge_share > d.data_share * WARNING_FACTOR}
     if little:
         way_out = (
-            "its updates came after the barrier had opened: raise method.barrier_timeout"
+            "updates came after the barrier had opened, or got lost: raise method.barrier_timeout"
             if method in _BARRIER
             else "updates that come late weigh little, or are refused: leave method.max_delay out, "
             'set method.staleness = "constant", shorten the rounds (training.iterations), or use a '

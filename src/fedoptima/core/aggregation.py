@@ -141,7 +141,7 @@ class AsyncStaleness(_NoBarrier):
     def offer(self, offer: Offer) -> Decision:
         if self.delay.refuses(offer):
             return _refuse(offer)
-        device, update, size = offer.device, offer.update, offer.share.size
+        device, update, size = offer.device, offer.update, offer.share.update
         wanted = self.rule.weight(offer.behind / max(1.0, size)) * min(1.0, size)
         weight = self.allowance.take(device, offer.share, wanted)
         part = weight / wanted
@@ -241,7 +241,7 @@ class Buffered(_NoBarrier):
     def offer(self, offer: Offer) -> Decision:
         if self.delay.refuses(offer):
             return _refuse(offer)
-        device, size, settled = offer.device, offer.share.size, ((offer.device, offer.update),)
+        device, size, settled = offer.device, offer.share.update, ((offer.device, offer.update),)
         wanted = self.rule.weight(offer.behind) * size
         weight = self.allowance.take(device, offer.share, wanted)
         part = weight / wanted

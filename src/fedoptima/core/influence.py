@@ -23,19 +23,25 @@ class Share:
 
     size: float = 1.0  # relative to the mean: what its contributions count
     limit: float = 1.0  # the most of all influence that it may have; 1: no limit
+    batch: float = 1.0  # its batches relative to full ones: its rounds are that much shorter
     work: float = 1.0  # what its training counts of rounds and epochs: relative to the median, to 1
+
+    @property
+    def update(self) -> float:
+        """What one of its updates counts, in rounds of a device with the mean share."""
+        return self.size * self.batch
 
 
 EQUAL: Final = Share()
 
 
-def unequal_share(samples: int, *, mean: float, median: int, others: int) -> Share:
+def unequal_share(samples: int, *, mean: float, median: int, others: int, batch: float) -> Share:
     """``others``: what all devices but the largest hold. Limits are relative to it, so that the
     small devices can go on by themselves while the largest is silent."""
-    size, work = samples / mean, min(1.0, samples / median)
-    if size >= 1:
-        return Share(size, work=work)
-    return Share(size, min(1.0, INFLUENCE_FACTOR * samples / others / (1 - size)), work)
+    size, limit = samples / mean, 1.0
+    if size < 1:
+        limit = min(1.0, INFLUENCE_FACTOR * samples / others / (1 - size))
+    return Share(size, limit, batch, min(1.0, samples / median))
 
 
 class Allowance:

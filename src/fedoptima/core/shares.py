@@ -71,11 +71,14 @@ class Shares:
 
         As much is less than one batch more or less, between any two devices.
         """
-        most = min(self._ordered[-1], self.largest)
-        if most - self._ordered[0] < batch_size:
+        if self._ordered[-1] - self._ordered[0] < batch_size:
             return EQUAL
         return unequal_share(
-            self.counted(device), mean=self.mean, median=self._median, others=self.total - most
+            self.counted(device),
+            mean=self.mean,
+            median=self._median,
+            others=self.total - min(self._ordered[-1], self.largest),
+            batch=min(1.0, self._held[device] / batch_size),
         )
 
     def portion(self, device: NodeId) -> float:

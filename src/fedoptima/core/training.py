@@ -45,7 +45,7 @@ class Training:
         self._robust = method.robust != "none"
         self._settings = settings
         self._plan = ""
-        self._mean_share = 0.0  # samples, when the run began
+        self._mean_share = 0.0  # samples, when the run began; 0: nobody was there yet
         self._updates = 1.0  # in the running merge, of usual devices
         self._expected: dict[NodeId, None] = {}  # in the run before a restart; not all back yet
         self._reconsider_due = False  # a device left, or a barrier's time is over
@@ -77,7 +77,6 @@ class Training:
         self._plan = planned.text
         self.models.begin(planned.result)
         self.progress.begin(now, len(self.roster.members))
-        self._mean_share = self.roster.shares.mean
         effects: list[Effect] = []
         for device, member in sorted(self.roster.members.items()):
             effects += self.admit(device, member, now)
@@ -88,8 +87,8 @@ class Training:
         # A device with less than a mini-batch cannot cut it into more parts than it has samples.
         parts = min(self._program.micro_batches, samples)
         program = replace(self._program, micro_batches=parts)
-        own_epoch = self.aggregation.closes_round or not self._mean_share
-        mean = samples if own_epoch else self._mean_share
+        self._mean_share = self._mean_share or self.roster.shares.mean
+        mean = samples if self.aggregation.closes_round else self._mean_share
         iterations = self._settings.iterations_for(samples, mean)
         member.round_samples = iterations * min(self._settings.batch_size, samples)
         self.scheduler.join(device)
