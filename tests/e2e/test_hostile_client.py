@@ -25,7 +25,7 @@ SAMPLES = 96
 FREE = SAMPLES + 48 * 10  # draws of a device: all at load, then some local epochs
 EPOCHS = 4
 USUAL = 0.95  # accuracy; a model that learnt nothing has 0.33
-ATTEMPTS = 60  # connections of the attacker that must have come about
+ATTEMPTS = 80  # connections of the attacker that must have come about
 LONGEST_LINE = 1000  # characters of the log
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
