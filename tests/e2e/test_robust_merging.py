@@ -16,7 +16,7 @@ from fedoptima.trace.reader import read_trace
 from fedoptima.verification.replay import replay
 from tests.support.network import Gate, Server, start_device, tiny_recipe
 
-HOSTILE = "d-5"
+NAMES, HOSTILE = [f"d-{number}" for number in range(1, 5)], "d-5"
 FLEET = {
     "server": {"gflops": 1.0},
     "devices": [{"name": "d", "count": 5, "gflops": 0.1}],
@@ -49,15 +49,19 @@ class SignFlip(Gate):
 def test_a_hostile_device_is_refused_over_the_network_and_the_run_replays(
     method: str, tmp_path: Path
 ) -> None:
-    recipe = tiny_recipe(fleet=FLEET, method={"name": method, "robust": "refuse"})
+    recipe = tiny_recipe(
+        fleet=FLEET, method={"name": method, "robust": "refuse"}, stop={"epochs": 5.0}
+    )
+    gates = {name: Gate() for name in NAMES} | {HOSTILE: SignFlip()}
+    gates[HOSTILE].hold(ExportModel)  # until there is a fleet to compare it with
     with Server(recipe, tmp_path / "run") as server:
-        for number in range(1, 6):
-            name = f"d-{number}"
-            gate = SignFlip() if name == HOSTILE else None
+        for name, gate in gates.items():
             start_device(name, server.address, tmp_path, gate=gate)
-        assert server.result().reason == "2 epochs done"
+        for name in NAMES:
+            gates[name].has_done(ExportModel)
+        gates[HOSTILE].hold()
+        assert server.result().reason == "5 epochs done"
     records = list(read_trace(server.directory.trace))
     notes = [effect for r in records for effect in r.effects if isinstance(effect, Note)]
-    refused = [note.about for note in notes if note.kind == "outlier refused"]
-    assert HOSTILE in refused
+    assert HOSTILE in [note.about for note in notes if note.kind == "outlier refused"]
     assert replay(tmp_path / "run", allow_modules=["tests"]).identical

@@ -212,3 +212,14 @@ def test_a_barriers_weights_add_up_to_one_without_the_refused() -> None:
     assert found.keys() == {5}
     assert len(chosen) == 5
     assert sum(weight for weight, _ in chosen) == pytest.approx(1.0)
+
+
+def test_what_is_kept_of_weights_that_train_holds_no_graph() -> None:
+    robustness = Robustness("refuse")
+    robustness.watch({"weight"}, BASE)
+    weights = [u.tensors["weight"].clone().requires_grad_() for u in honest(1, 1, 1, 1, 3)]
+    fleet = [update(f"d{n}", weight) for n, weight in enumerate(weights)]
+    _, (parts,) = robustness.select([fleet])
+    _, kept = robustness.save()
+    assert not any(tensor.requires_grad for tensor in kept.values())
+    assert not parts[-1][1]["weight"].requires_grad

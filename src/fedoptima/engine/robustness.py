@@ -33,6 +33,10 @@ class Robustness:
 
     def select(self, sides: Sequence[Sequence[Update]]) -> tuple[dict[int, str], list[Parts]]:
         """The updates that are refused, by number, and what is summed up on each side instead."""
+        with torch.no_grad():  # copies on the server are the weights that train
+            return self._select(sides)
+
+    def _select(self, sides: Sequence[Sequence[Update]]) -> tuple[dict[int, str], list[Parts]]:
         refused: dict[int, str] = {}
         for robust, updates in zip(self._sides, sides, strict=False):
             robust.see(updates)
