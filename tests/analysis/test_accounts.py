@@ -12,7 +12,8 @@ from fedoptima.analysis.accounts import Accounts, summarise
 from fedoptima.analysis.curve import Throughput
 from fedoptima.analysis.level import MOST_BINS
 from fedoptima.analysis.summary import Stretch, Summary
-from fedoptima.core.aggregation import Barrier, Buffered
+from fedoptima.core.aggregation import Buffered
+from fedoptima.core.barrier import Barrier
 from fedoptima.core.effects import Evaluate, Run
 from fedoptima.core.events import Evaluated, JobDone, TimerFired
 from fedoptima.core.jobs import FullStep, Merge, ServerStep

@@ -6,13 +6,11 @@ from fedoptima.core.aggregation import (
     WAIT,
     AggregationPolicy,
     AsyncStaleness,
-    Barrier,
     Buffered,
     Decision,
-    Fleet,
     Offer,
 )
-from fedoptima.core.errors import ConfigError, InvariantBroken
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
 from fedoptima.core.staleness import StalenessRule
 from fedoptima.core.types import NodeId
@@ -28,11 +26,10 @@ def offer(
     based_on: int = 0,
     version: int = 0,
     samples: int = 1,
-    fleet: Fleet = Fleet(members=3, known=3),  # noqa: B008 (frozen)
     now: float = 0.0,
 ) -> Decision:
     handed_in = update(f"{device}/0/1", version=based_on)
-    decision = policy.offer(Offer(device, handed_in, samples, version, fleet, now))
+    decision = policy.offer(Offer(device, handed_in, samples, version, now))
     policy.check()
     return decision
 
@@ -98,88 +95,6 @@ def test_a_negative_maximum_delay_is_the_users_error() -> None:
         Buffered(1, -1)
 
 
-# ---- barrier -----------------------------------------------------------------------------------
-
-
-def test_a_barrier_opens_when_all_are_there_weighted_by_samples_in_order_of_name() -> None:
-    barrier = Barrier()
-    assert offer(barrier, C, samples=1) == WAIT
-    assert offer(barrier, A, samples=2) == WAIT
-    decision = offer(barrier, B, samples=5)
-    assert list(weights(decision).items()) == [(A, 0.25), (B, 0.625), (C, 0.125)]
-    assert decision.merge is not None
-    assert decision.merge.keep == 0.0
-    assert decision.refresh == (A, B, C)
-    assert [device for device, _ in decision.settled] == [A, B, C]
-
-
-def test_an_update_for_an_earlier_barrier_is_refused_and_answered() -> None:
-    barrier = Barrier()
-    decision = offer(barrier, A, based_on=1, version=2)
-    assert decision.refused
-    assert decision.refresh == (A,)
-
-
-def test_a_barrier_that_waited_only_for_a_device_that_left_opens() -> None:
-    barrier = Barrier(on_leave="drop")
-    offer(barrier, A)
-    offer(barrier, B)
-    barrier.left(C)
-    decision = barrier.reconsider(fleet=Fleet(members=2, known=3), now=1.0)
-    assert weights(decision) == {A: 0.5, B: 0.5}
-
-
-def test_a_barrier_told_to_wait_waits_until_the_device_is_back() -> None:
-    barrier = Barrier(on_leave="wait")
-    offer(barrier, A)
-    offer(barrier, B)
-    barrier.left(C)
-    assert barrier.reconsider(fleet=Fleet(members=2, known=3), now=1.0) == WAIT
-    assert weights(offer(barrier, C)).keys() == {A, B, C}
-
-
-def test_the_update_of_a_device_that_left_is_not_merged_behind_its_back() -> None:
-    barrier = Barrier()
-    offer(barrier, A)
-    barrier.left(A)
-    assert barrier.reconsider(fleet=Fleet(members=2, known=3), now=1.0) == WAIT
-    offer(barrier, B, fleet=Fleet(2, 3))
-    assert weights(offer(barrier, C, fleet=Fleet(2, 3))).keys() == {B, C}
-
-
-def test_a_barrier_with_a_timeout_goes_on_without_the_late() -> None:
-    barrier = Barrier(timeout=10.0)
-    offer(barrier, A, now=5.0)
-    offer(barrier, B, now=12.0)
-    assert barrier.deadline == 15.0
-    assert barrier.reconsider(fleet=Fleet(3, 3), now=14.9) == WAIT
-    assert weights(barrier.reconsider(fleet=Fleet(3, 3), now=15.0)).keys() == {A, B}
-    assert barrier.deadline is None
-    assert offer(barrier, C, version=1).refused
-
-
-def test_a_barrier_that_everybody_has_left_has_no_deadline() -> None:
-    barrier = Barrier(timeout=10.0)
-    offer(barrier, A, now=5.0)
-    barrier.left(A)
-    barrier.check()
-    assert barrier.deadline is None
-    offer(barrier, B, now=20.0)
-    assert barrier.deadline == 30.0
-
-
-def test_a_barriers_timeout_must_be_above_zero() -> None:
-    with pytest.raises(ConfigError, match="timeout"):
-        Barrier(timeout=0.0)
-
-
-def test_a_barrier_whose_clock_runs_for_nobody_is_noticed() -> None:
-    barrier = Barrier(timeout=10.0)
-    barrier.deadline = 3.0
-    with pytest.raises(InvariantBroken):
-        barrier.check()
-
-
 # ---- buffered ----------------------------------------------------------------------------------
 
 
@@ -216,8 +131,8 @@ def test_one_device_may_fill_the_buffer_alone() -> None:
 def test_an_accepted_delta_stays_when_its_device_leaves() -> None:
     buffered = Buffered(2, 8)
     offer(buffered, A)
-    buffered.left(A)
-    assert buffered.reconsider(fleet=Fleet(2, 3), now=1.0) == WAIT
+    buffered.left(A, 0.0)
+    assert buffered.reconsider(1.0) == WAIT
     assert weights(offer(buffered, B)).keys() == {A, B}
 
 

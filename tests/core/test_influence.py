@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedoptima.core.aggregation import AsyncStaleness, Buffered, Decision, DelayLimit, Fleet, Offer
+from fedoptima.core.aggregation import AsyncStaleness, Buffered, Decision, DelayLimit, Offer
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.influence import EQUAL, Share
 from fedoptima.core.jobs import Merge
@@ -46,9 +46,7 @@ def offer(
     version: int = 0,
 ) -> Decision:
     handed_in = update(f"{device}/0/1")
-    return policy.offer(
-        Offer(device, handed_in, 1, version, Fleet(3, 3), 0.0, share, age=age, missed=missed)
-    )
+    return policy.offer(Offer(device, handed_in, 1, version, 0.0, share, age=age, missed=missed))
 
 
 def weight(decision: Decision) -> float:

@@ -6,8 +6,9 @@ import pytest
 
 from fedoptima.core.events import Restarted
 from fedoptima.core.jobs import Merge
+from fedoptima.core.messages import GlobalModel
 from fedoptima.core.method import Method
-from tests.support.bench import ServerBench, running_server, update
+from tests.support.bench import ServerBench, running_server, sent, update
 from tests.support.rows import Options, fedasync, fl, splitfed
 
 
@@ -83,11 +84,12 @@ def test_a_second_restart_waits_for_those_the_first_one_waited_for() -> None:
     assert isinstance(bench.job, Merge)
 
 
-def test_a_newcomer_is_waited_for_as_ever() -> None:
+def test_a_newcomer_after_a_restart_is_in_the_round_that_follows() -> None:
     bench = restarted_server(fl(), "a")
-    bench.joins("new")
+    assert not sent(bench.joins("new"), GlobalModel)
     is_back(bench, "a")
-    assert bench.running is None
+    assert isinstance(bench.job, Merge)
+    assert {to for to, _ in sent(bench.done(), GlobalModel)} == {"a", "new"}
 
 
 def test_without_a_barrier_there_is_nothing_to_wait_for() -> None:

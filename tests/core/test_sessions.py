@@ -164,13 +164,25 @@ def test_what_a_device_held_of_the_cap_is_free_when_it_leaves() -> None:
 
 
 def test_a_copy_is_closed_with_its_device_and_opened_before_the_model_goes_out() -> None:
-    bench = running_server(splitfed(), "a", "b")
+    bench = running_server(oafl(), "a", "b")
     bench.leaves("a")
     assert bench.job == CloseCopy(A)
     bench.joins("a")
     bench.done()
     assert bench.job == OpenCopy(A, 2)
     assert versions(bench.done()) == [(A, 0)]
+
+
+def test_behind_a_barrier_a_copy_is_opened_when_the_newcomers_round_begins() -> None:
+    bench = running_server(splitfed(), "a", "b")
+    bench.leaves("a")
+    bench.joins("a")
+    bench.done()  # the copy is closed
+    assert bench.running is None
+    bench.says("b", update("b/0/5"))
+    assert versions(bench.done()) == [(B, 1)]
+    assert bench.job == OpenCopy(A, 2)
+    assert versions(bench.done()) == [(A, 1)]
 
 
 def test_a_copy_for_a_session_that_is_over_is_never_opened() -> None:

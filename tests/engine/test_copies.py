@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.core.aggregation import Fleet, Offer
+from fedoptima.core.aggregation import Offer
 from fedoptima.core.jobs import (
     Backward,
     CloseCopy,
@@ -115,7 +115,7 @@ def test_a_refused_update_refreshes_the_device_and_its_copy() -> None:
     merged = work.at_server(Merge(0.5, (Part(B, 0.5, hand_in(work, B)),), (B,))).result
     policy = oafl(2, max_delay=0).aggregation()
     late = ModelUpdate(0, 7, hand_in(work, A))
-    decision = policy.offer(Offer(A, late, samples=28, version=1, fleet=Fleet(2, 2), now=0.0))
+    decision = policy.offer(Offer(A, late, samples=28, version=1, now=0.0))
     assert decision.refused
     assert decision.merge is None
     assert decision.refresh == (A,)

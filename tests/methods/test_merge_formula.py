@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedoptima.core.aggregation import AggregationPolicy, Decision, Fleet, Offer
+from fedoptima.core.aggregation import AggregationPolicy, Decision, Offer
 from fedoptima.core.jobs import AuxiliaryStep, ExportModel, Forward
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.types import NodeId, Payload, PayloadId
@@ -31,7 +31,7 @@ def bench() -> Bench:
 
 def offer(policy: AggregationPolicy, update: Payload, *, version: int, began: int) -> Decision:
     handed_in = ModelUpdate(began, 7, update)
-    return policy.offer(Offer(D, handed_in, 28, version, Fleet(1, 1), now=0.0))
+    return policy.offer(Offer(D, handed_in, 28, version, now=0.0))
 
 
 def one_round(bench: Bench, step: int) -> Payload:

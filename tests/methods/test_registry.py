@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedoptima.core.aggregation import AsyncStaleness, Barrier
+from fedoptima.core.aggregation import AsyncStaleness
+from fedoptima.core.barrier import Barrier
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.method import Method, ServerTraining

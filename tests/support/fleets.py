@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from hypothesis import strategies as st
 
@@ -41,13 +42,16 @@ def _recovery(name: NodeId, changes: Sequence[Change]) -> list[Change]:
 
 @st.composite
 def options(
-    draw: st.DrawFn, delays: Sequence[int], barrier_timeouts: Sequence[float | None]
+    draw: st.DrawFn,
+    delays: Sequence[int],
+    barrier_timeouts: Sequence[float | None],
+    on_leave: Sequence[Literal["drop", "wait"]],
 ) -> Options:
     return Options(
         cap=draw(st.integers(1, 9)),
         credit_timeout=draw(st.sampled_from([None, None, 0.5, 3.0, 30.0])),
         max_delay=draw(st.sampled_from(delays)),
-        on_leave=draw(st.sampled_from(["drop", "drop", "wait"])),
+        on_leave=draw(st.sampled_from(on_leave)),
         barrier_timeout=draw(st.sampled_from(barrier_timeouts)),
         buffer=draw(st.integers(1, 5)),
         micro_batches=draw(st.integers(1, 4)),
@@ -78,13 +82,14 @@ def descriptions(
     stay_hung: bool = False,
     delays: Sequence[int] = (0, 1, 3, 100),
     barrier_timeouts: Sequence[float | None] = (None, 0.5, 5.0, 25.0),
+    on_leave: Sequence[Literal["drop", "wait"]] = ("drop", "drop", "wait"),
 ) -> Description:
     """A run in which, in the end, somebody is left to finish it.
 
     With ``stay_hung`` devices that hang are never restarted; the first device does not hang.
     """
     chosen: str = draw(st.sampled_from(methods))
-    tuned = draw(options(delays, barrier_timeouts))
+    tuned = draw(options(delays, barrier_timeouts, on_leave))
     devices = draw(st.lists(DEVICES, min_size=1, max_size=9))
     names = [NodeId(f"d{i}") for i in range(len(devices))]
     changes: list[Change] = []

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from fedoptima.core.aggregation import AsyncStaleness, Barrier, Buffered
+from fedoptima.core.aggregation import AsyncStaleness, Buffered
+from fedoptima.core.barrier import Barrier
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.core.messages import ProgramSpec

@@ -233,7 +233,10 @@ class Watch:
         self._buffered: Counter[NodeId] = Counter()
         self._granted: dict[NodeId, float] = {}  # when
         self._merged: dict[PayloadId, None] = {}
-        self._refused: dict[NodeId, None] = {}  # and not answered yet
+        self._refused: dict[NodeId, int] = {}  # not answered yet: after how many merges
+        self._merges = 0
+        # Behind a barrier a refused device is answered when the next round begins.
+        self._may_wait = int(description.method.aggregation().closes_round)
         self._owing: dict[NodeId, None] = {}  # has a model that no update has followed yet
         self._drops_expected = False
         self.peak = 0
@@ -274,19 +277,24 @@ class Watch:
                     assert there.session == session, f"sent to a dead session: {record}"
                 case Run(_, ServerStep(origin=device)):
                     self._buffered[device] -= 1
-                    assert not self._refused, f"others go on before {self._refused} is answered"
+                    self._check_answered()
                 case Run(_, Merge(parts=parts)):
-                    assert not self._refused, f"others go on before {self._refused} is answered"
+                    self._check_answered()
+                    self._merges += 1
                     for part in parts:
                         assert part.data.id not in self._merged, f"merged twice: {part}"
                         self._merged[part.data.id] = None
                 case Note("update refused", device):
-                    self._refused[device] = None
+                    self._refused[device] = self._merges
         if self._cap is not None and running(world.server):
             held = sum(self._buffered.values())
             self.peak = max(self.peak, held)
             alive = (at for at in self._granted.values() if self._is_alive(at, record.at))
             assert held + sum(1 for _ in alive) <= self._cap, f"over the cap: {record}"
+
+    def _check_answered(self) -> None:
+        late = [d for d, at in self._refused.items() if self._merges - at >= self._may_wait]
+        assert not late, f"others go on before {late} are answered"
 
     def _is_alive(self, granted: float, now: float) -> bool:
         return self._timeout is None or now < granted + self._timeout

@@ -6,8 +6,9 @@ global model, so a refusal without an answer would end its training (docs/decisi
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.influence import EQUAL, Allowance, Share
@@ -18,14 +19,6 @@ from fedoptima.core.types import NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
-    """How many devices there are, as far as a barrier needs to know."""
-
-    members: int  # connected now, or expected back after a restart
-    known: int  # ever joined
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
     """An update handed in, and what is known when it is decided on."""
 
@@ -33,7 +26,6 @@ class Offer:
     update: ModelUpdate
     samples: int  # that the device holds
     version: int  # of the global model
-    fleet: Fleet
     now: float
     share: Share = EQUAL  # of the device, in the data of all that are present
     age: float | None = None  # merged since its model was sent, in mean shares
@@ -59,6 +51,8 @@ class Decision:
     updates: float = 1.0  # what is merged, in rounds of a usual device
     counted: float = 1.0  # of the samples that the settled updates were trained on
     refused: bool = False
+    begins: tuple[NodeId, ...] = ()  # devices that begin a round with the model as it is
+    late: tuple[NodeId, ...] = ()  # devices that are not waited for any longer
 
 
 WAIT = Decision()
@@ -67,10 +61,17 @@ WAIT = Decision()
 class AggregationPolicy(Protocol):
     closes_round: bool  # does every merge end a round, or only K of them?
 
+    def planned(self, round_seconds: float, now: float) -> None: ...  # of the median device
+    def enters(self, device: NodeId, now: float) -> bool: ...  # is it sent the model at once?
+    def returned(self, device: NodeId, now: float, *, current: bool) -> None: ...  # with work
+    def handed_in(self, device: NodeId) -> None: ...  # its update will be offered
+    def exchanged(self, device: NodeId, now: float) -> None: ...  # activations, or their gradient
+    def left(self, device: NodeId, now: float, *, awaited: bool = False) -> None: ...
+    def give_up(self, devices: Iterable[NodeId]) -> None: ...  # that were expected back
     def offer(self, offer: Offer) -> Decision: ...
     def holds(self, device: NodeId) -> bool: ...  # an update that is discarded if its device leaves
-    def left(self, device: NodeId) -> None: ...
-    def reconsider(self, *, fleet: Fleet, now: float) -> Decision: ...  # after a leave, in time
+    def reconsider(self, now: float) -> Decision: ...  # devices have come or left, or time is over
+    def merged(self, present: Container[NodeId], now: float) -> tuple[NodeId, ...]: ...  # newcomers
     def check(self) -> None: ...
     @property
     def deadline(self) -> float | None: ...  # when to reconsider
@@ -108,14 +109,35 @@ class _NoBarrier:
     closes_round = False
     deadline = None
 
+    def planned(self, round_seconds: float, now: float) -> None:
+        pass
+
+    def enters(self, device: NodeId, now: float) -> bool:
+        return True
+
+    def returned(self, device: NodeId, now: float, *, current: bool) -> None:
+        pass
+
+    def handed_in(self, device: NodeId) -> None:
+        pass
+
+    def exchanged(self, device: NodeId, now: float) -> None:
+        pass
+
+    def left(self, device: NodeId, now: float, *, awaited: bool = False) -> None:
+        pass
+
+    def give_up(self, devices: Iterable[NodeId]) -> None:
+        pass
+
     def holds(self, device: NodeId) -> bool:
         return False
 
-    def left(self, device: NodeId) -> None:
-        pass
-
-    def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
+    def reconsider(self, now: float) -> Decision:
         return WAIT
+
+    def merged(self, present: Container[NodeId], now: float) -> tuple[NodeId, ...]:
+        return ()
 
     def check(self) -> None:
         pass
@@ -149,62 +171,6 @@ class AsyncStaleness(_NoBarrier):
         counted = offer.share.work * part
         settled = ((device, update),)
         return Decision(merge, (device,), settled, size * part, updates=counted, counted=counted)
-
-
-class Barrier:
-    """FedAvg: wait for every device, then replace the model by the mean weighted by samples held.
-
-    ``on_leave`` says what a leaving device does to the barrier: "drop" continues without
-    it, "wait" waits until it is back. After ``timeout`` (seconds after the first arrival) it merges
-    without the devices that have not handed in; their updates come too late and are refused.
-    """
-
-    closes_round = True
-    max_delay = 0
-
-    def __init__(
-        self, *, on_leave: Literal["drop", "wait"] = "drop", timeout: float | None = None
-    ) -> None:
-        if timeout is not None and timeout <= 0:
-            raise ConfigError(f"the barrier's timeout must be above 0 seconds, got {timeout}")
-        self.on_leave = on_leave
-        self.timeout = timeout
-        self.deadline: float | None = None
-        self._pool: dict[NodeId, tuple[ModelUpdate, int]] = {}
-
-    def offer(self, offer: Offer) -> Decision:
-        if offer.staleness:  # of an earlier round, or of a history that no longer exists
-            return _refuse(offer)
-        self._pool[offer.device] = (offer.update, offer.samples)
-        if self.timeout is not None and self.deadline is None:
-            self.deadline = offer.now + self.timeout
-        return self.reconsider(fleet=offer.fleet, now=offer.now)
-
-    def holds(self, device: NodeId) -> bool:
-        return device in self._pool
-
-    def left(self, device: NodeId) -> None:
-        self._pool.pop(device, None)
-        if not self._pool:
-            self.deadline = None  # no update waits: the time runs from the next first arrival
-
-    def reconsider(self, *, fleet: Fleet, now: float) -> Decision:
-        needed = fleet.members if self.on_leave == "drop" else fleet.known
-        late = self.deadline is not None and now >= self.deadline
-        return self._open() if self._pool and (late or len(self._pool) >= needed) else WAIT
-
-    def _open(self) -> Decision:
-        devices = tuple(sorted(self._pool))
-        total = sum(self._pool[d][1] for d in devices)
-        parts = tuple(Part(d, self._pool[d][1] / total, self._pool[d][0].data) for d in devices)
-        settled = tuple((d, self._pool[d][0]) for d in devices)
-        self._pool.clear()
-        self.deadline = None
-        return Decision(Merge(0.0, parts, refresh=devices), devices, settled)
-
-    def check(self) -> None:
-        if (self.deadline is not None) != (self.timeout is not None and bool(self._pool)):
-            raise InvariantBroken(f"{len(self._pool)} updates wait until {self.deadline}")
 
 
 class Buffered(_NoBarrier):

@@ -51,6 +51,7 @@ class NoteKind(StrEnum):
     OUTLIER_REFUSED = "outlier refused"  # by robust merging
     NOT_PLANNED_FOR = "not planned for"
     SHARE_CAPPED = "share capped"
+    NOT_WAITED_FOR = "not waited for"
 
 
 DOUBTS = (NoteKind.NOT_PLANNED_FOR, NoteKind.SHARE_CAPPED)  # about what a device says of itself

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedoptima.core.effects import Effect, Send
+from fedoptima.core.effects import Effect, Note, NoteKind, Send
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.messages import Join, ToDevice, TurnOn
-from fedoptima.core.shares import Shares
+from fedoptima.core.shares import LARGEST, Shares
 from fedoptima.core.types import NodeId, PayloadId
 
 
@@ -41,6 +41,14 @@ class Roster:
         self.shares.add(device, join.samples)
         self._known[device] = None
         return member
+
+    def doubts(self, device: NodeId) -> list[Effect]:
+        """What the device claims to hold, if not all of it counts."""
+        claimed, counted = self.shares.claimed(device), self.shares.counted(device)
+        if counted == claimed:
+            return []
+        text = f"of {claimed} samples {counted} count, {LARGEST} times the fleet's median"
+        return [Note(NoteKind.SHARE_CAPPED, device, text)]
 
     def remove(self, device: NodeId) -> Member | None:
         """The device has left; returns its member entry if it had joined."""

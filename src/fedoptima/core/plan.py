@@ -73,6 +73,19 @@ class Plan:
             block.name: block.by_formula for block in (*self.blocks, *extra) if block.by_formula
         }
 
+    def round_seconds(
+        self, *, flops_per_second: float, bytes_per_second: float, batches: int, batch_size: int
+    ) -> float:
+        """A round of one device, with a server that takes no time."""
+        own = self.device_blocks + ((self.auxiliary_profile,) if self.auxiliary_profile else ())
+        work = sum(block.forward_flops + block.backward_flops for block in own)
+        moved = 0
+        if self.server_blocks:
+            moved = self.device_blocks[-1].output_bytes + self.device_blocks[-1].gradient_bytes
+        batch = batch_size * (work / flops_per_second + moved / bytes_per_second)
+        model = sum(block.parameter_bytes for block in own)
+        return batches * batch + 2 * model / bytes_per_second
+
     def to_json(self) -> str:
         return json.dumps(asdict(self, dict_factory=_without_an_empty_list_of_formulas))
 

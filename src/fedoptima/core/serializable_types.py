@@ -6,6 +6,7 @@ from types import ModuleType
 
 from fedoptima.core import (
     aggregation,
+    barrier,
     device,
     distribution,
     effects,
@@ -34,7 +35,7 @@ _MODULES = (
     *(messages, jobs, events, effects),
     *(server, settings, training, distribution, model_age, job_slot, device, programs, method),
     *(membership, shares, influence, progress, stopping, staleness),
-    *(aggregation, scheduler, flow),
+    *(aggregation, barrier, scheduler, flow),
 )
 
 

@@ -202,8 +202,8 @@ class ServerCore:
         self._failing[device] = None
         if self._ends_the_run(event.diverged) or len(self._failing) >= self._roster.known:
             return self._finish(f"{device}: {event.error}", failed=True)
-        self.training.job_failed(event)
-        return self._drop(device, event.error)
+        begun = self.training.job_failed(event, self._now)
+        return [*self._drop(device, event.error), *begun]
 
     def _drop_faulty(self, event: JobDone) -> list[Effect]:
         """Devices whose batches or updates would have made the model infinite."""

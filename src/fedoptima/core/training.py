@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fedoptima.core.aggregation import Decision, Fleet, Offer
+from fedoptima.core.aggregation import Decision, Offer
 from fedoptima.core.distribution import Distribution
 from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
@@ -31,8 +31,7 @@ from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_range, unusual_speeds
 from fedoptima.core.robust import faults, guarded, merged_parts, refusals
-from fedoptima.core.settings import ServerSettings
-from fedoptima.core.shares import LARGEST
+from fedoptima.core.settings import ServerSettings, predicted_round
 from fedoptima.core.types import NodeId
 
 CREDIT, BARRIER = "credit", "barrier"  # timers
@@ -77,6 +76,8 @@ class Training:
         self._plan = planned.text
         self.models.begin(planned.result)
         self.progress.begin(now, len(self.roster.members))
+        seconds = predicted_round(planned, self._settings, self.roster.shares.largest)
+        self.aggregation.planned(seconds, now)
         effects: list[Effect] = []
         for device, member in sorted(self.roster.members.items()):
             effects += self.admit(device, member, now)
@@ -95,7 +96,7 @@ class Training:
         if all(expected in self.roster.members for expected in self._expected):
             self._expected.clear()
         return [
-            *self._doubted(device, samples),
+            *self.roster.doubts(device),
             self.roster.send(device, Assignment(self._plan, program, iterations)),
             *self.roster.turn_on(self.flow.joined(device, now, self._share(device))),
             *self.welcome(device, member, now),
@@ -104,13 +105,6 @@ class Training:
     def _share(self, device: NodeId) -> Share:
         return self.roster.shares.share(device, self._settings.batch_size)
 
-    def _doubted(self, device: NodeId, samples: int) -> list[Effect]:
-        counted = self.roster.shares.counted(device)
-        if counted == samples:
-            return []
-        text = f"of {samples} samples {counted} count, {LARGEST} times the fleet's median"
-        return [Note(NoteKind.SHARE_CAPPED, device, text)]
-
     def welcome(self, device: NodeId, member: Member, now: float) -> list[Effect]:
         """Ask for the work a device already has, or send it a model; never both."""
         join = member.join
@@ -118,13 +112,18 @@ class Training:
         if join.training or unsettled:
             member.owes_update, member.awaits_model = True, False
             self.models.age.back_with_work(device)
+            current = join.version == self.models.version
+            self.aggregation.returned(device, now, current=current)
             return [self.roster.send(device, HandIn())] if unsettled else []
         member.owes_update, member.awaits_model = False, True
-        return self._answer([device], now)
+        if self.aggregation.enters(device, now):
+            return self._answer([device], now)
+        self._reconsider_due = True  # there may be no round that it would have to wait for
+        return []
 
     def leave(self, device: NodeId, now: float) -> list[Effect]:
         self.models.left(device)
-        self.aggregation.left(device)
+        self.aggregation.left(device, now, awaited=device in self._expected)
         self._reconsider_due = True  # a barrier that waited only for this device opens
         dropped = self.scheduler.leave(device)
         return self.roster.turn_on(self.flow.left(device, dropped, now))
@@ -147,6 +146,7 @@ class Training:
         turned_on = self.roster.turn_on(reception.turn_on)
         if not reception.accepted:
             return [Note(NoteKind.LATE_BATCH_DROPPED, device), *turned_on]
+        self.aggregation.exchanged(device, now)
         self.scheduler.put(device, batch, 1 / share.size)
         return turned_on
 
@@ -155,6 +155,7 @@ class Training:
             raise ProtocolViolation(f"{device} handed in an update that was not asked for")
         check_range("ModelUpdate.trained", update.trained, 0, member.round_samples)
         member.owes_update, member.awaits_model = False, True
+        self.aggregation.handed_in(device)
         self.scheduler.put(device, update)
 
     # ---- work --------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class Training:
                 effects.append(self.slot.run(copy))
             elif self._reconsider_due:
                 self._reconsider_due = False
-                decision = self.aggregation.reconsider(fleet=self._fleet(), now=now)
+                decision = self.aggregation.reconsider(now)
                 effects += self._carry_out(decision, now)
             elif (task := self.scheduler.get()) is not None:
                 device, item = task
@@ -196,7 +197,7 @@ class Training:
         samples, version = self.roster.shares.counted(device), self.models.version
         age = self.models.age
         offer = Offer(
-            *(device, update, samples, version, self._fleet(), now, self._share(device)),
+            *(device, update, samples, version, now, self._share(device)),
             age=age.behind(device, update.version, version),
             missed=age.missed(device),
         )
@@ -213,6 +214,7 @@ class Training:
                     max_delay=self.aggregation.max_delay,
                 )
             effects.append(Note(NoteKind.UPDATE_REFUSED, device, f"{behind} versions behind"))
+            self._reconsider_due = True  # it may have to wait for a round, and there may be none
         if decision.counted < 1:
             effects.append(Note(NoteKind.UPDATE_SCALED, device, repr(decision.counted)))
         effects += self._carry_out(decision, now)
@@ -233,11 +235,13 @@ class Training:
             self.roster.settle(device, update.data.id)
             if not decision.refused and not isinstance(merge, RobustMerge):
                 self.progress.trained(epochs_of(device, update.trained))
+        text = "nothing came from it in time; the round goes on without it"
+        notes = [Note(NoteKind.NOT_WAITED_FOR, device, text) for device in decision.late]
         if merge is None:
-            return self._answer(decision.refresh, now)
+            return [*notes, *self._answer((*decision.refresh, *decision.begins), now)]
         self.models.merging(decision.refresh, decision.size)
         self._updates = decision.updates
-        return [self.slot.run(merge)]
+        return [*notes, self.slot.run(merge)]
 
     def job_done(self, event: JobDone, now: float) -> list[Effect]:
         self.slot.done(event.ticket)
@@ -248,8 +252,10 @@ class Training:
                 self.progress.weights_changed = True
                 alive = self.roster.is_current(step.origin, step.session)
                 gradient = GradientBatch(step.seq, step.part, event.result)
-                wanted = step.return_gradient and alive
-                return [self.roster.send(step.origin, gradient)] if wanted else []
+                if not (step.return_gradient and alive):
+                    return []
+                self.aggregation.exchanged(step.origin, now)
+                return [self.roster.send(step.origin, gradient)]
             case Merge() as merge:
                 return self._merged(merge, event, now)
             case OpenCopy(device, session):
@@ -259,10 +265,11 @@ class Training:
                 return []
         raise InvariantBroken(f"a server does not run {type(event.job).__name__}")
 
-    def job_failed(self, event: JobFailed) -> None:
+    def job_failed(self, event: JobFailed, now: float) -> list[Effect]:
         """A step or a merge of one device's data is given up."""
         self.slot.done(event.ticket)
         self.models.merging((), 1.0)
+        return self._begin_round(now) if isinstance(event.job, Merge) else []
 
     def _merged(self, merge: Merge, event: JobDone, now: float) -> list[Effect]:
         notes = self._book(merge, event.text) if isinstance(merge, RobustMerge) else []
@@ -275,7 +282,12 @@ class Training:
                 members=len(self.roster.members),
             )
         stock = self.progress.take_stock(self.models.version)
-        return [*notes, *stock, *self._send_model(waiting, now)]
+        return [*notes, *stock, *self._send_model(waiting, now), *self._begin_round(now)]
+
+    def _begin_round(self, now: float) -> list[Effect]:
+        """After a merge: behind a barrier its newcomers take part now."""
+        newcomers = self.aggregation.merged(self.roster.members, now)
+        return self._answer(newcomers, now) if self.progress.closing is None else []
 
     def _book(self, merge: RobustMerge, text: str) -> list[Effect]:
         """Count what was merged; what was refused is noted and counts for nothing."""
@@ -302,11 +314,6 @@ class Training:
             return []  # no further round begins
         return self.models.send(devices, self.roster, self.progress.share(now))
 
-    def _fleet(self) -> Fleet:
-        members = self.roster.members
-        away = sum(device not in members for device in self._expected)
-        return Fleet(len(members) + away, self.roster.known)
-
     # ---- time --------------------------------------------------------------------------------
 
     @property
@@ -321,6 +328,7 @@ class Training:
         if key == CREDIT:
             return self.roster.turn_on(self.flow.expire(now))
         if key != BARRIER:  # the barrier no longer waits for devices that are not back by now
+            self.aggregation.give_up([d for d in self._expected if d not in self.roster.members])
             self._expected.clear()
         self._reconsider_due = True
         return []

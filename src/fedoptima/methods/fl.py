@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from fedoptima.core.aggregation import Barrier
+from fedoptima.core.barrier import Barrier
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
@@ -17,7 +17,7 @@ def fl(
     devices: int,
     *,
     on_leave: Literal["drop", "wait"] = "drop",  # what a leaving device does to the barrier
-    barrier_timeout: float | None = None,  # seconds to wait for the others; None: forever
+    barrier_timeout: float | None = None,  # seconds; None: 30 predicted rounds, at least 300
     robust: RobustBarrier = "none",
 ) -> Method:
     return Method(

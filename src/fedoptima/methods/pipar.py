@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from fedoptima.core.aggregation import Barrier
+from fedoptima.core.barrier import Barrier
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
@@ -19,7 +19,7 @@ def pipar(
     *,
     micro_batches: int | None = None,  # None: as many as hide the round trip, by the plan
     on_leave: Literal["drop", "wait"] = "wait",  # the paper: a leaving device blocks training
-    barrier_timeout: float | None = None,
+    barrier_timeout: float | None = None,  # seconds; None: 30 predicted rounds, at least 300
     robust: RobustBarrier = "none",
 ) -> Method:
     if micro_batches is not None and micro_batches < 1:

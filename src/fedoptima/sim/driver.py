@@ -133,8 +133,7 @@ class Simulation:
         hung = sorted(name for name, device in self.devices.items() if device.hung)
         return (
             f"hung: {', '.join(hung) or 'none'}; away: {', '.join(away) or 'none'}; "
-            "a barrier waits for a hung device unless method.barrier_timeout is set, and for one "
-            "that is away if method.on_leave is 'wait'"
+            "a barrier waits for a device that is away if method.on_leave is 'wait'"
         )
 
     def _dispatch(self, item: object) -> None:
