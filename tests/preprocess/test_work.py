@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fedoptima.preprocess.cuts import cuttable
 from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.profile import profile, profile_module
 from fedoptima.preprocess.split import DeviceSpeed
+from fedoptima.preprocess.work import plain_kernels
 
 SAMPLES, LENGTH, WIDTH, HIDDEN = 2, 5, 8, 16
 WORDS = torch.arange(10).view(SAMPLES, LENGTH)
@@ -204,3 +206,22 @@ def test_what_was_counted_by_formula_is_kept_in_the_plan() -> None:
     plan = Plan((first, second), 1, "none", None, "paper", ())
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.to_json().count("by_formula") == 1
+
+
+def test_threads_that_count_at_once_leave_the_switches_as_they_were() -> None:
+    """One that comes while another counts must not take its setting for the usual one."""
+    before = (torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled())
+    second_counts, first_is_done = Event(), Event()
+
+    def count() -> None:
+        with plain_kernels():
+            second_counts.set()
+            first_is_done.wait(10)
+
+    second = Thread(target=count)
+    with plain_kernels():
+        second.start()
+        second_counts.wait(0.5)  # it could, without a lock
+    first_is_done.set()
+    second.join()
+    assert (torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()) == before

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
+from threading import RLock
 from typing import Any
 
 import torch
@@ -25,9 +26,17 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 _HEAVY = ("_fft_", "_cdist", "linalg_", "_linalg_", "_cudnn_rnn", "_lstm_mps", "miopen_rnn")
 
 
+_SWITCHES = RLock()  # of the whole process: two threads would put back each other's setting
+
+
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """Without fused kernels for recurrent layers and attention; on the CPU."""
+    with _SWITCHES:
+        yield from _switched_off()
+
+
+def _switched_off() -> Iterator[None]:
     recurrent = torch._C._get_mkldnn_enabled()
     attention = torch.backends.mha.get_fastpath_enabled()
     # Not `torch.backends.mkldnn.flags`, which sets other switches too, and warns.
