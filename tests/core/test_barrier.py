@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedoptima.core.aggregation import WAIT, Decision, Offer
 from fedoptima.core.barrier import LEAST_PATIENCE, PATIENCE, Barrier
@@ -315,3 +317,70 @@ def test_a_device_in_two_places_is_noticed() -> None:
     made._absent[A] = None
     with pytest.raises(InvariantBroken, match="two places"):
         made.check()
+
+
+# ---- whatever happens ----------------------------------------------------------------------------
+
+
+@given(
+    on_leave=st.sampled_from(["drop", "wait"]),
+    story=st.lists(
+        st.tuples(
+            st.sampled_from(["joins", "leaves", "hands in", "time"]), st.sampled_from("abcd")
+        ),
+        max_size=80,
+    ),
+)
+def test_a_round_waits_for_no_newcomer_and_everybody_who_hands_in_is_answered(
+    on_leave: str, story: list[tuple[str, str]]
+) -> None:
+    made = Barrier(on_leave=on_leave, timeout=10.0)  # type: ignore[arg-type]
+    made.planned(1.0, 0.0)
+    version, now = 0, 0.0
+    there: dict[NodeId, int | None] = {}  # the version it trains; None: it waits for a model
+
+    def carry_out(decision: Decision) -> None:
+        nonlocal version
+        made.check()
+        for device in (*decision.begins, *(() if decision.merge else decision.refresh)):
+            there[device] = version
+        if decision.merge is not None:
+            version += 1
+            for device in (*made.merged(there, now), *decision.refresh):
+                if device in there:
+                    there[device] = version
+            made.check()
+
+    def hand_in(device: NodeId) -> None:
+        trained, there[device] = there[device], None
+        assert trained is not None
+        members = set(made._missing)
+        carry_out(offer(made, device, based_on=trained, version=version, now=now))
+        assert trained != version or set(made._missing) <= members
+        carry_out(made.reconsider(now))
+
+    for what, name in story:
+        device = NodeId(name)
+        if what == "joins" and device not in there:
+            there[device] = None
+            waited_for = dict(made._missing)
+            if made.enters(device, now):
+                there[device] = version
+            assert made._missing.keys() <= waited_for.keys()
+        elif what == "leaves" and device in there:
+            del there[device]
+            made.left(device, now)
+        elif what == "hands in" and there.get(device) is not None:
+            hand_in(device)
+        elif what == "time":
+            now += 11.0
+        carry_out(made.reconsider(now))
+    for device in made._away.copy():  # in the end they are back
+        there[device] = None
+        assert made.enters(device, now)
+        there[device] = version
+    for _ in range(2):
+        for device in [d for d, trained in there.items() if trained is not None]:
+            if there[device] is not None:
+                hand_in(device)
+    assert not there or None not in there.values()
