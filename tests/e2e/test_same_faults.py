@@ -74,27 +74,27 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
     "infinite activations": (
         altered(Forward, set_to("activations.0", float("inf"))),
         "peer dropped",
-        "activations.0 holds values from inf to inf",
+        "activations.0 holds values outside",
     ),
     "absurd activations": (
         altered(Forward, set_to("activations.0", 1e38)),
         "peer dropped",
-        "activations.0 holds values from 1e+38",
+        "activations.0 holds values outside",
     ),
     "infinite update": (
         altered(ExportModel, set_to("0.0.weight", float("-inf"))),
         "peer dropped",
-        "0.0.weight holds values from -inf",
+        "0.0.weight holds values outside",
     ),
     "absurd update": (
         altered(ExportModel, set_to("0.0.weight", -1e38)),
         "peer dropped",
-        "0.0.weight holds values from -1e+38",
+        "0.0.weight holds values outside",
     ),
     "negative variance": (
         altered(ExportModel, set_to("0.1.running_var", -1.0)),
         "peer dropped",
-        "0.1.running_var holds values from -1 to -1, and 0 to ",
+        "0.1.running_var holds values outside 0 to ",
     ),
     "NaN activations": (
         altered(Forward, nan("activations.0")),
@@ -218,7 +218,7 @@ def test_a_batch_that_the_server_cannot_train_on_takes_its_device_out_in_both_dr
     model: str, tmp_path: Path
 ) -> None:
     recipe = tiny_recipe(model={"name": f"tests.e2e.tiny:{model}"})
-    fault = altered(Forward, times("activations.0", 1e5))
+    fault = altered(Forward, times("activations.0", 200))
     simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
     assert simulation.notes == network.notes
     (note,) = simulation.notes
@@ -231,7 +231,7 @@ def test_a_batch_that_the_server_cannot_train_on_takes_its_device_out_in_both_dr
 def test_a_loss_at_the_server_that_is_not_finite_ends_a_run_that_is_to_end(tmp_path: Path) -> None:
     training = {"batch_size": 8, "on_divergence": "end"}
     recipe = tiny_recipe(model={"name": "tests.e2e.tiny:exploding"}, training=training)
-    fault = altered(Forward, times("activations.0", 1e5))
+    fault = altered(Forward, times("activations.0", 200))
     simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
     assert simulation.end == network.end
     assert simulation.end.startswith(f"{FAULTY}: its data would have made the server's")

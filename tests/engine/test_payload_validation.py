@@ -222,7 +222,7 @@ def test_a_device_takes_the_model_it_has_prepared_for_and_no_other(bench: Bench)
     DeviceEngine(bench.task, NodeId("new"), bench.loaders["d"]).admit(wrong)  # before Prepare
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e38, -1e38])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e38, -1e38, 1e6])
 def test_values_that_are_not_finite_or_absurdly_large_are_refused(
     bench: Bench, value: float
 ) -> None:
@@ -238,8 +238,8 @@ def test_values_that_are_not_finite_or_absurdly_large_are_refused(
 
 
 def test_large_values_that_training_may_come_to_are_admitted(bench: Bench) -> None:
-    bench.server.admit(batch(**{"activations.0": torch.full((7, 8), -9e5)}))
-    bench.server.admit(handed_in({**update(bench), "0.0.bias": torch.full((8,), 9e5)}))
+    bench.server.admit(batch(**{"activations.0": torch.full((7, 8), -900.0)}))
+    bench.server.admit(handed_in({**update(bench), "0.0.bias": torch.full((8,), 900.0)}))
 
 
 class Buffered(nn.Module):
@@ -267,11 +267,11 @@ def test_a_mask_that_the_first_model_has_stays_allowed(buffered: Bench) -> None:
 @pytest.mark.parametrize(
     ("name", "wrong", "complaint"),
     [
-        ("0.norm.running_var", torch.full((8,), -1.0), "-1 to -1, and 0 to 1e"),
-        ("0.norm.running_var", torch.full((8,), float("inf")), "inf"),
+        ("0.norm.running_var", torch.full((8,), -1.0), "holds values outside 0 to 1e"),
+        ("0.norm.running_var", torch.full((8,), float("inf")), "holds values outside"),
         ("0.norm.num_batches_tracked", torch.tensor(2**62), "num_batches_tracked holds"),
         ("0.norm.num_batches_tracked", torch.tensor(-1), "num_batches_tracked holds"),
-        ("0.places", torch.arange(8) + 1, "1 to 8, and 0 to 7"),
+        ("0.places", torch.arange(8) + 1, "holds values outside 0 to 7"),
         ("0.mask", torch.full((8,), float("-inf")), "where the plan's does not"),
         ("0.mask", torch.tensor([0.0, float("inf")] * 4), "where the plan's does not"),
         ("0.mask", torch.tensor([0.0, float("nan")] * 4), "where the plan's does not"),

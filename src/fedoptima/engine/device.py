@@ -107,7 +107,8 @@ class DeviceEngine:
         self._learner = Learner(
             self._node, modules, self._task.device_optimizer, self._task.schedule
         )
-        self._expected = ExpectedModel(self._learner.tensors())
+        learner = self._learner
+        self._expected = ExpectedModel(learner.tensors(), learner.parameter_names())
         self._waiting.clear()
 
     def _load(self, tensors: Tensors, progress: float) -> None:

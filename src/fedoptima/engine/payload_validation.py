@@ -7,7 +7,7 @@ here is fixed when the plan is made; nothing that training changes is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,7 +28,10 @@ from fedoptima.engine.payloads import (
 )
 from fedoptima.models.activation import tensors_of
 
-LARGEST = 1e6  # times what the plan's own model or example has, and at least this: values allowed
+# Values allowed: so many times what the plan's own model or example has, and at least as many.
+# Statistics of the data (buffers) may well be far from where they begin, weights are not.
+LARGEST = 1e3
+LARGEST_BUFFER = 1e6
 MOST_STEPS = 10**9  # that a counter can have counted
 VARIANCE = "running_var"  # of batch normalisation
 
@@ -56,11 +59,16 @@ class ExpectedModel:
     on, and any other integers stay within its range.
     """
 
-    def __init__(self, first: Mapping[str, Tensor]) -> None:
+    def __init__(self, first: Mapping[str, Tensor], parameters: Collection[str]) -> None:
         self._kinds = {name: Kind.of(tensor) for name, tensor in first.items()}
         self.nbytes = sum(tensor.nbytes for tensor in first.values())
         values = Values(first)
-        self._ranges = {name: _allowed(name, first[name], values) for name in first}
+        self._ranges = {
+            name: _allowed(
+                name, first[name], values, LARGEST if name in parameters else LARGEST_BUFFER
+            )
+            for name in first
+        }
         self._infinite = {
             name: tensor.detach().clone()
             for name, tensor in first.items()
@@ -90,17 +98,17 @@ class Range(NamedTuple):
         return f"{self.low:g} to {self.high:g}"
 
 
-def _allowed(name: str, first: Tensor, values: Values) -> Range:
+def _allowed(name: str, first: Tensor, values: Values, times: float) -> Range:
     low, high = values.range(name)
     if not first.is_floating_point():
         return Range(low, high + MOST_STEPS if first.dim() == 0 else high)
-    most = _bound(low, high)
+    most = _bound(low, high, times)
     return Range(0.0 if name.endswith(VARIANCE) else -most, most)
 
 
-def _bound(low: float, high: float) -> float:
+def _bound(low: float, high: float, times: float = LARGEST) -> float:
     sizes = (abs(number) for number in (low, high) if math.isfinite(number))
-    return LARGEST * max(1.0, *sizes, 1.0)
+    return times * max(1.0, *sizes, 1.0)
 
 
 def _like(first: Tensor, tensor: Tensor, allowed: Range) -> bool:
@@ -142,7 +150,8 @@ class Values:
             return
         if math.isnan(low):
             raise NotFinite(_diverged(f"{name} holds NaN"))
-        said = f"{name} holds values from {Range(low, high)}, and {allowed} is allowed"
+        # Not which values: devices with the same fault are then listed together.
+        said = f"{name} holds values outside {allowed}"
         if abs(low) < LARGEST and abs(high) < LARGEST:  # a variance below 0, a label, a counter
             raise ProtocolViolation(said)
         raise NotFinite(_diverged(said))

@@ -100,7 +100,7 @@ class ServerEngine:
                 named = module.named_parameters(remove_duplicate=False)
                 parameters |= {prefix + name for name, _ in named}
         self._parameters = frozenset(parameters)
-        self._expected_update = ExpectedModel(self._global)
+        self._expected_update = ExpectedModel(self._global, self._parameters)
         self._masks = {n for n, t in self._global.items() if not is_finite({n: t}, ())}
         self._robustness = Robustness(self._task.robust)
         self._robustness.watch(self._parameters, self._global)
