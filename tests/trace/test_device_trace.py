@@ -133,7 +133,7 @@ def test_an_append_that_fails_half_way_leaves_the_file_as_it_was(path: Path) -> 
     [
         b'{"schema": 99}\n',
         b"no header\n",
-        b'{"schema": 2}\n' + gzip.compress(b"a text that is no record\n"),
+        b'{"schema": 2}\n' + gzip.compress(b"a text that is no record\n", mtime=0),
     ],
 )
 def test_a_file_that_cannot_be_continued_is_put_aside(
@@ -261,7 +261,9 @@ def test_without_gaps_a_device_is_read_up_to_its_first_bad_part(tmp_path: Path) 
     assert times(list(read_trace(path, gaps=False))) == [1.0, 1.5, 2.0]
 
 
-@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(b'{"schema": 99}\n'), b""])
+@pytest.mark.parametrize(
+    "content", [b"no gzip at all", gzip.compress(b'{"schema": 99}\n', mtime=0), b""]
+)
 def test_a_devices_file_that_cannot_be_read_at_all_is_named_and_skipped(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
