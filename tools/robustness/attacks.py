@@ -25,7 +25,7 @@ from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import ACTIVATIONS, Tensors, pack, unpack
 from fedoptima.engine.task import Task
-from fedoptima.experiments.setup import BuildEngine, device_engine
+from fedoptima.experiments.setup import BuildEngine, device_engine, device_loader
 
 STRENGTH = {"none": 0.0, "sign_flip": 3.0, "noise": 10.0, "label_flip": 1.0}
 
@@ -106,14 +106,7 @@ def engines_with(hostile: frozenset[str], attack: str, strength: float) -> Build
         if device not in hostile or attack == "none":
             return device_engine(recipe, task, device, rows)
         kind = WrongLabels if attack == "label_flip" else Loader
-        loader = kind(
-            task.dataset,
-            rows,
-            batch_size=recipe.training.batch_size,
-            seed=recipe.seed,
-            node=device,
-            augment=recipe.data.augment,
-        )
+        loader = device_loader(recipe, task, device, rows, kind)
         return HostileEngine(task, device, loader, attack, strength)
 
     return build

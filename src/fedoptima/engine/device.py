@@ -104,10 +104,9 @@ class DeviceEngine:
         modules = {"": sides.device}
         if sides.auxiliary is not None:
             modules[AUXILIARY] = sides.auxiliary
-        self._learner = Learner(
+        learner = self._learner = Learner(
             self._node, modules, self._task.device_optimizer, self._task.schedule
         )
-        learner = self._learner
         self._expected = ExpectedModel(learner.tensors(), learner.parameter_names())
         self._waiting.clear()
 

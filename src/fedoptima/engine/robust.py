@@ -62,8 +62,7 @@ class RobustMerging:
             self._compare([update.device for update in updates])
 
     def _compare(self, devices: Sequence[NodeId]) -> None:
-        changes = torch.stack([vectors[0] for vectors in self.latest.values()])
-        changes = torch.nn.functional.normalize(changes, dim=1)
+        changes = self._directions()
         names = list(self.latest)
         for device in devices:
             number = names.index(device)
@@ -127,14 +126,18 @@ class RobustMerging:
         return dict(zip(self.latest, times.tolist(), strict=True))
 
     def _cosines(self) -> dict[NodeId, float]:
-        """Of each device's change with the median of the others'; all changes of equal length."""
-        changes = torch.stack([vectors[0] for vectors in self.latest.values()])
-        changes = torch.nn.functional.normalize(changes, dim=1)
+        """Of each device's direction with the median of the others'."""
+        changes = self._directions()
         ordered = changes.sort(dim=0).values
         cosines = [
             torch.cosine_similarity(own, median_of_others(own, ordered), dim=0) for own in changes
         ]
         return dict(zip(self.latest, torch.stack(cosines).tolist(), strict=True))
+
+    def _directions(self) -> Tensor:
+        """The devices' changes of the parameters, one in each row, all of length 1."""
+        changes = torch.stack([vectors[0] for vectors in self.latest.values()])
+        return torch.nn.functional.normalize(changes, dim=1)
 
     # ---- how much of it ----------------------------------------------------------------------
 

@@ -303,7 +303,17 @@ def assemble(
 def device_engine(
     recipe: Recipe, task: Task, device: NodeId, rows: NDArray[np.int64]
 ) -> DeviceEngine:
-    loader = Loader(
+    return DeviceEngine(task, device, device_loader(recipe, task, device, rows))
+
+
+def device_loader(
+    recipe: Recipe,
+    task: Task,
+    device: NodeId,
+    rows: NDArray[np.int64],
+    kind: type[Loader] = Loader,
+) -> Loader:
+    return kind(
         task.dataset,
         rows,
         batch_size=recipe.training.batch_size,
@@ -311,7 +321,6 @@ def device_engine(
         node=device,
         augment=recipe.data.augment,
     )
-    return DeviceEngine(task, device, loader)
 
 
 def server_settings(
