@@ -24,14 +24,12 @@ from torch import Tensor
 from benchmarks.noise import images
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
-from fedoptima.data.augment import CropAndFlip
 from fedoptima.engine.payloads import name_activation, rebuild_activation
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import Experiment, prepare
 from fedoptima.experiments.simulated_run import run_experiment
 from fedoptima.preprocess.plan import Sides
 from fedoptima.preprocess.split import DeviceSpeed
-from tools.centralised.training import crop
 
 SAMPLES, BATCH = 6250, 100  # of each device
 AHEAD = 4  # activations of one device that may wait for the server
@@ -78,8 +76,8 @@ class BareLoop:
             torch.as_tensor(rows, device=self._compute)[: self.steps * BATCH]
             for rows in experiment.shares.values()
         ]
-        self._crops = torch.randint(0, 9, (3, self.steps * BATCH), device=self._compute)
-        self._crops[2] %= 2
+        augment, count = self._task.dataset.augment, self.steps * BATCH
+        self._crops = None if augment is None else augment.draw(count, seed=1).to(self._compute)
         self._streams = self._new_streams(devices + 1)
         counter = torch.zeros(1, dtype=torch.int64, device=self._compute)
         # Of every device its last few activations, and how often it and the server have stepped.
@@ -136,9 +134,8 @@ class BareLoop:
         places = self._counters[2 * number] % self.steps * BATCH + within
         rows = self._rows[number].index_select(0, places)
         inputs = split.inputs.index_select(0, rows)
-        if isinstance(dataset.augment, CropAndFlip):
-            drawn = self._crops.index_select(1, places)
-            inputs = crop(inputs, drawn, dataset.augment.padding)
+        if dataset.augment is not None and self._crops is not None:
+            inputs = dataset.augment(inputs, self._crops.index_select(0, places))
         return dataset.prepare(inputs), split.labels.index_select(0, rows)
 
     def _device_step(self, number: int, sides: Sides) -> Step:

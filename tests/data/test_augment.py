@@ -22,6 +22,10 @@ def windows(image: Tensor, padding: int, flip: bool) -> list[Tensor]:
     return crops + [crop.flip(-1) for crop in crops] if flip else crops
 
 
+def augmented(augment: CropAndFlip, images: Tensor, seed: int) -> Tensor:
+    return augment(images, augment.draw(len(images), seed).to(images.device))
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     padding=st.integers(0, 3),
@@ -38,7 +42,7 @@ def test_each_output_is_a_window_of_its_own_padded_image(
     images = torch.randint(1, 256, (5, channels, height, width), generator=generator)
     images = images.to(torch.uint8)
     before = images.clone()
-    outputs = CropAndFlip(padding, flip)(images, seed)
+    outputs = augmented(CropAndFlip(padding, flip), images, seed)
     assert outputs.dtype == torch.uint8
     assert torch.equal(images, before)
     for image, output in zip(images, outputs, strict=True):
@@ -47,7 +51,7 @@ def test_each_output_is_a_window_of_its_own_padded_image(
 
 def test_every_window_and_its_mirror_image_comes_up():
     image = torch.arange(1, 17, dtype=torch.uint8).view(1, 4, 4)
-    outputs = CropAndFlip(padding=1, flip=True)(image.expand(600, 1, 4, 4), seed=3)
+    outputs = augmented(CropAndFlip(padding=1, flip=True), image.expand(600, 1, 4, 4), 3)
     seen = {tuple(output.flatten().tolist()) for output in outputs}
     assert seen == {tuple(w.flatten().tolist()) for w in windows(image, 1, flip=True)}
 
@@ -55,25 +59,25 @@ def test_every_window_and_its_mirror_image_comes_up():
 def test_the_seed_alone_decides():
     images = torch.randint(0, 256, (100, 3, 32, 32), generator=torch.Generator().manual_seed(0))
     torch.manual_seed(1)
-    first = CIFAR10(images, 5)
+    first = augmented(CIFAR10, images, 5)
     torch.manual_seed(2)
-    assert torch.equal(CIFAR10(images, 5), first)
-    assert not torch.equal(CIFAR10(images, 6), first)
+    assert torch.equal(augmented(CIFAR10, images, 5), first)
+    assert not torch.equal(augmented(CIFAR10, images, 6), first)
 
 
 def test_augmenting_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
-    MNIST(torch.zeros(2, 1, 28, 28, dtype=torch.uint8), 5)
+    augmented(MNIST, torch.zeros(2, 1, 28, 28, dtype=torch.uint8), 5)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_digits_are_never_mirrored():
     left_half = torch.zeros(200, 1, 28, 28, dtype=torch.uint8)
     left_half[..., 4:12] = 1
-    assert int(MNIST(left_half, 1)[..., 16:].sum()) == 0
+    assert int(augmented(MNIST, left_half, 1)[..., 16:].sum()) == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_makes_the_same_crops():
     images = torch.randint(0, 256, (100, 3, 32, 32), dtype=torch.uint8)
-    assert torch.equal(CIFAR10(images.cuda(), 9).cpu(), CIFAR10(images, 9))
+    assert torch.equal(augmented(CIFAR10, images.cuda(), 9).cpu(), augmented(CIFAR10, images, 9))

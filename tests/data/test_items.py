@@ -191,6 +191,27 @@ def test_workers_draw_the_same_and_a_step_ahead() -> None:
             assert torch.equal(mine, theirs)
 
 
+class Scaled:
+    """An augmentation: each sample times its random number."""
+
+    def draw(self, count: int, seed: int) -> Tensor:
+        return torch.rand(count, 1, generator=torch.Generator().manual_seed(seed))
+
+    def __call__(self, batch: Tensor, drawn: Tensor) -> Tensor:
+        return batch * drawn
+
+
+def test_items_drawn_a_step_ahead_are_augmented_with_their_own_numbers() -> None:
+    dataset = as_dataset(Chance(), TEST, augment=Scaled())
+    alone, helped = loader(dataset), loader(dataset.with_workers(2))
+    plain = loader(dataset, augment=False)
+    for step in range(7):  # three make an epoch
+        assert torch.equal(alone.batch(step)[0], helped.batch(step)[0])
+        drawn = alone.epoch(step // 3).drawn
+        assert drawn is not None
+        assert torch.equal(alone.batch(step)[0], plain.batch(step)[0] * drawn[step % 3])
+
+
 def test_a_dataset_that_cannot_go_to_workers_is_refused_with_the_way_out() -> None:
     class Local(Chance):
         pass

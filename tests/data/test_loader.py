@@ -94,6 +94,40 @@ def test_every_step_is_augmented_in_its_own_way():
     assert outcomes[:10] != outcomes[10:]
 
 
+def test_an_epoch_is_drawn_at_once_whatever_was_drawn_before():
+    dataset = numbered(augment=True)
+    fresh, used = loader(dataset), loader(dataset)
+    for step in (0, 5, 2, 11):
+        used.batch(step)
+    for number in (2, 0, 1):
+        first, second = fresh.epoch(number), used.epoch(number)
+        assert (first.rows.shape, first.drawn.shape) == ((4, 5), (4, 5, 3))
+        assert torch.equal(first.rows, second.rows)
+        assert torch.equal(first.drawn, second.drawn)
+    assert not torch.equal(fresh.epoch(0).drawn, fresh.epoch(1).drawn)
+
+
+def test_crops_are_drawn_apart_for_each_seed_and_node():
+    dataset = numbered(augment=True)
+    drawn = [
+        loader(dataset, **change).epoch(0).drawn for change in ({}, {"seed": 4}, {"node": "pi-2"})
+    ]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_a_batch_is_a_function_of_its_part_of_the_epoch():
+    batches = loader(numbered(augment=True))
+    for step in range(8):
+        epoch = batches.epoch(step // 4)
+        assert same(batches.compute(*epoch.at(step % 4)), batches.batch(step))
+
+
+def test_without_augmentation_nothing_is_drawn_for_it():
+    assert loader(numbered(augment=True), augment=False).epoch(0).drawn is None
+    assert loader(numbered()).epoch(0).drawn is None
+
+
 def test_bad_arguments_are_errors():
     with pytest.raises(ConfigError, match="batch size 0 of 'pi-1'"):
         loader(numbered(), batch_size=0)
@@ -109,3 +143,29 @@ def test_a_gpu_gets_the_same_batches():
         inputs, labels = there.batch(step)
         assert inputs.is_cuda
         assert same(here.batch(step), (inputs.cpu(), labels.cpu()))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_steps_of_an_epoch_can_be_recorded_in_a_cuda_graph():
+    batches = loader(numbered(augment=True).to("cuda"))
+    epoch = batches.epoch(0)
+    rows, drawn = epoch.rows.clone(), epoch.drawn.clone()  # static: later epochs are copied in
+    place = torch.zeros(1, dtype=torch.int64, device="cuda")
+
+    def step():
+        return batches.compute(rows.index_select(0, place)[0], drawn.index_select(0, place)[0])
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()  # constants of the preparation are made before the recording
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = step()
+    for number in range(8):
+        if number == 4:
+            rows.copy_(batches.epoch(1).rows)
+            drawn.copy_(batches.epoch(1).drawn)
+        place.fill_(number % 4)
+        graph.replay()
+        assert same(recorded, batches.batch(number))

@@ -11,10 +11,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.augment import CropAndFlip
 from tools.centralised.__main__ import main
 from tools.centralised.settings import Settings, read_grid
-from tools.centralised.training import crop
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "demo_digits.toml"
 GRID = """
@@ -81,19 +79,6 @@ def test_rates_rise_then_fall_to_nothing() -> None:
     assert rates[10] == 2.0
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] < 0.001
-
-
-def test_crops_are_those_of_the_product() -> None:
-    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
-    generator = torch.Generator().manual_seed(7)
-    drawn = torch.cat(
-        [
-            torch.randint(0, 5, (2, 5), generator=generator),
-            torch.randint(0, 2, (1, 5), generator=generator),
-        ]
-    )
-    expected = CropAndFlip(padding=2, flip=True)(images, 7)
-    assert torch.equal(crop(images, drawn, padding=2), expected)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

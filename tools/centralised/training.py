@@ -69,7 +69,7 @@ class Training:
         self._rates = torch.tensor(settings.rates(settings.epochs * self._per_epoch), device=device)
         self._rate = torch.zeros((), device=device)
         self._order = zero.repeat(self._per_epoch * self._batch)
-        self._crops = zero.repeat(3, len(self._order))
+        self._crops = zero.repeat(len(self._order), 3)
         self._crop = dataset.augment if isinstance(dataset.augment, CropAndFlip) else None
         self._optimizer = _optimizer(
             self._masters or list(self._model.parameters()), settings, self._rate
@@ -112,10 +112,10 @@ class Training:
         _send(order, self._order)
         if self._crop is not None:
             crops = torch.randint(
-                0, 2 * self._crop.padding + 1, self._crops.shape, generator=generator
+                0, 2 * self._crop.padding + 1, (3, len(order)), generator=generator
             )
             crops[2] = torch.randint(0, 2, (len(order),), generator=generator) * self._crop.flip
-            _send(crops, self._crops)
+            _send(crops.t().contiguous(), self._crops)
         return [self._width(self._lengths, rows) for rows in torch.split(order, self._batch)]
 
     def _width(self, lengths: Tensor | None, rows: Tensor | slice) -> int:
@@ -130,7 +130,7 @@ class Training:
         inputs, labels = split.inputs.index_select(0, rows), split.labels.index_select(0, rows)
         inputs = inputs[:, :width]
         if self._crop is not None:
-            inputs = crop(inputs, self._crops.index_select(1, places), self._crop.padding)
+            inputs = self._crop(inputs, self._crops.index_select(0, places))
         if settings.hide:
             drawn = torch.rand(inputs.shape, device=device) < settings.hide
             inputs = inputs.masked_fill(drawn & (inputs != PADDING), UNKNOWN)
@@ -218,19 +218,6 @@ def quick(device: torch.device) -> None:
         return mixed
 
     transformer.scaled_dot_product_attention = attention
-
-
-def crop(images: Tensor, drawn: Tensor, padding: int) -> Tensor:
-    """`CropAndFlip` with its random numbers given: a row each for top, left and mirrored."""
-    count, channels, height, width = images.shape
-    top, left, mirror = drawn[:, :, None]
-    rows = top + torch.arange(height, device=images.device)
-    columns = torch.arange(width, device=images.device).expand(count, width)
-    columns = left + torch.where(mirror == 1, width - 1 - columns, columns)
-    padded = F.pad(images, (padding,) * 4)
-    pixels = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
-    pixels = pixels.view(count, 1, height * width).expand(count, channels, -1)
-    return padded.flatten(2).gather(2, pixels).view_as(images)
 
 
 def _lengths(texts: Tensor) -> Tensor:

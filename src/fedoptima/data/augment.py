@@ -1,7 +1,8 @@
 """Standard augmentation. It moves pixels and never makes new values (besides the zero border).
 
-The random numbers come from the seed alone and are drawn on the CPU, a few for each image, so a
-batch on a GPU gets exactly the crops that it gets on a CPU.
+The random numbers come from the seed alone and are drawn on the CPU, a few for each image and for
+a whole epoch at once; what is done with them is computed where the images are. So a batch on a
+GPU gets exactly the crops that it gets on a CPU, and no copy between the two for each batch.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ class CropAndFlip:
     padding: int
     flip: bool = False
 
-    def __call__(self, images: Tensor, seed: int) -> Tensor:
-        count, channels, height, width = images.shape
+    def draw(self, count: int, seed: int) -> Tensor:
+        """For each image: how far down and right its window begins, and 1 if it is mirrored."""
         generator = torch.Generator().manual_seed(seed)
-        offsets = torch.randint(0, 2 * self.padding + 1, (2, count), generator=generator)
+        offsets = torch.randint(0, 2 * self.padding + 1, (count, 2), generator=generator)
         # Drawn even when unused, so that the crops of a seed do not depend on ``flip``.
-        mirrored = torch.randint(0, 2, (1, count), generator=generator) * int(self.flip)
-        top, left, mirror = torch.cat([offsets, mirrored]).to(images.device)[:, :, None]
+        mirrored = torch.randint(0, 2, (count, 1), generator=generator) * int(self.flip)
+        return torch.cat([offsets, mirrored], dim=1)
 
+    def __call__(self, images: Tensor, drawn: Tensor) -> Tensor:
+        count, channels, height, width = images.shape
+        top, left, mirror = drawn.t()[:, :, None]
         rows = top + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device).expand(count, width)
         columns = left + torch.where(mirror == 1, width - 1 - columns, columns)

@@ -21,7 +21,18 @@ from fedoptima.data.vocabulary import Vocabulary
 
 Kind = Literal["image", "text", "custom"]
 Prepare = Callable[[Tensor], Tensor]
-Augment = Callable[[Tensor, int], Tensor]
+
+
+class Augment(Protocol):
+    """Changes raw training batches at random, in two halves: random numbers, and their use."""
+
+    def draw(self, count: int, seed: int) -> Tensor:
+        """The random numbers of that many samples, one row each, on the CPU."""
+        ...
+
+    def __call__(self, batch: Tensor, drawn: Tensor, /) -> Tensor:
+        """The changed batch: a function of both tensors alone, computed where they are."""
+        ...
 
 
 class Samples(Protocol):
@@ -38,6 +49,11 @@ class Samples(Protocol):
     @property
     def extent(self) -> tuple[float, float]:
         """The least and the greatest value in any input."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are."""
         ...
 
     @property
@@ -91,8 +107,12 @@ class Split:
         return float(low), float(high)
 
     @property
-    def index_device(self) -> torch.device:
+    def device(self) -> torch.device:
         return self.inputs.device
+
+    @property
+    def index_device(self) -> torch.device:
+        return self.device
 
     def take(self, rows: Tensor) -> Split:
         return Split(self.inputs[rows], self.labels[rows])
@@ -121,7 +141,7 @@ class Dataset:
     classes: int
     facts: Mapping[str, int]  # what a model's builder needs to know about the data
     prepare: Prepare  # raw batch -> what the model takes
-    augment: Augment | None = None  # (raw batch, seed) -> raw batch; training only
+    augment: Augment | None = None  # of raw batches; training only
     vocabulary: Vocabulary | None = None  # text: which word an id stands for
 
     def to(self, device: torch.device | str) -> Dataset:

@@ -1,11 +1,16 @@
 """The batches of one node. A batch depends on (seed, node, step) and on nothing that ran before.
 
-So a step gives the same result when computed later, again after a restore, or with others.
+So a step gives the same result when computed later, again after a restore, or with others. All
+random numbers of a local epoch are drawn at its beginning (`Epoch`) and moved to where the samples
+are. A batch of samples in memory is from then on a function of tensors on that device and of the
+step's place in the epoch (`Loader.compute`), without a copy from the host: it can be recorded in a
+CUDA graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,7 +19,22 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.seeding import derive
-from fedoptima.data.dataset import Dataset
+from fedoptima.data.dataset import Dataset, Split
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """What is random in a local epoch. The first dimension is the step, the second the sample."""
+
+    number: int
+    rows: Tensor  # (steps, batch), int64: numbers of the samples, where the split takes them
+    drawn: Tensor | None  # (steps, batch, n): for the augmentation, where the batches are
+
+    def at(self, place: int) -> tuple[Tensor, Tensor | None]:
+        """Rows and random numbers of one step; views, without a copy."""
+        return self.rows[place], None if self.drawn is None else self.drawn[place]
 
 
 class Loader:
@@ -47,9 +67,8 @@ class Loader:
         self._batch_size = min(batch_size, len(self._rows))
         self._seed = seed
         self._node = node
-        self._epoch = -1
-        self._order = self._rows
-        self._ahead: tuple[int, Callable[[], tuple[Tensor, Tensor]]] | None = None
+        self._epoch: Epoch | None = None  # the one drawn last
+        self._ahead: tuple[int, Callable[[], Batch]] | None = None
 
     @property
     def samples(self) -> int:
@@ -60,28 +79,57 @@ class Loader:
         """Steps in one local epoch."""
         return self.samples // self._batch_size
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def batch(self, step: int) -> Batch:
         """The prepared inputs and the labels of a step, on the device where the data set is."""
         ordered = self._ahead
         draw = ordered[1] if ordered and ordered[0] == step else self._ordered(step)
-        inputs, labels = draw()
+        batch = draw()
         if self._split.in_advance:
             self._ahead = (step + 1, self._ordered(step + 1))
-        if self._augment is not None:
-            inputs = self._augment(inputs, derive(self._seed, self._node, "augment", step))
-        return self._prepare(inputs), labels
+        return batch
 
-    def _ordered(self, step: int) -> Callable[[], tuple[Tensor, Tensor]]:
-        epoch, position = divmod(step, self.per_epoch)
-        start = position * self._batch_size
-        rows = self._order_of(epoch)[start : start + self._batch_size]
-        return self._split.order(rows, seed=self._seed, epoch=epoch)
+    def epoch(self, number: int) -> Epoch:
+        """The random numbers of a local epoch: of (seed, node, number) alone."""
+        if self._epoch is None or self._epoch.number != number:
+            self._epoch = self._drawn(number)
+        return self._epoch
 
-    def _order_of(self, epoch: int) -> Tensor:
-        if epoch != self._epoch:
-            seed = derive(self._seed, self._node, "order", epoch)
-            order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(seed))
-            # Moved as a whole: a batch's rows are then a slice, without a copy for each step.
-            self._order = self._rows[order].to(self._split.index_device)
-            self._epoch = epoch
-        return self._order
+    def compute(self, rows: Tensor, drawn: Tensor | None) -> Batch:
+        """The batch of these rows, of samples in memory; a function of the tensors alone.
+
+        Both are a step's part of an `Epoch`. In a CUDA graph they are static tensors, or are
+        selected by a static tensor that holds the step's place.
+        """
+        assert isinstance(self._split, Split)
+        inputs = self._split.inputs.index_select(0, rows)
+        return self._changed(inputs, drawn), self._split.labels.index_select(0, rows)
+
+    def _ordered(self, step: int) -> Callable[[], Batch]:
+        number, place = divmod(step, self.per_epoch)
+        rows, drawn = self.epoch(number).at(place)
+        if isinstance(self._split, Split):
+            return lambda: self.compute(rows, drawn)
+        draw = self._split.order(rows, seed=self._seed, epoch=number)
+
+        def batch() -> Batch:
+            inputs, labels = draw()
+            return self._changed(inputs, drawn), labels
+
+        return batch
+
+    def _changed(self, inputs: Tensor, drawn: Tensor | None) -> Tensor:
+        if self._augment is not None and drawn is not None:
+            inputs = self._augment(inputs, drawn)
+        return self._prepare(inputs)
+
+    def _drawn(self, number: int) -> Epoch:
+        steps, size = self.per_epoch, self._batch_size
+        seed = derive(self._seed, self._node, "order", number)
+        order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(seed))
+        # Moved as a whole: what a step needs is then a slice, without a copy for each step.
+        rows = self._rows[order[: steps * size]].view(steps, size).to(self._split.index_device)
+        if self._augment is None:
+            return Epoch(number, rows, None)
+        seed = derive(self._seed, self._node, "augment", number)
+        drawn = self._augment.draw(steps * size, seed).to(self._split.device)
+        return Epoch(number, rows, drawn.view(steps, size, -1))
