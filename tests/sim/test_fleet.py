@@ -72,6 +72,28 @@ def test_what_is_written_beside_a_preset_replaces_that_part_of_it() -> None:
     assert fleet(preset="uniform", churn=churn).churn == Churn(4, 600.0, 0.5, 25e6 / 8, 50e6 / 8)
 
 
+def test_a_scale_multiplies_the_speeds_of_all_devices_and_nothing_else() -> None:
+    devices = [
+        {"name": "slow", "gflops": 1.0, "mbps": 8.0, "seconds": {"forward": 0.6}},
+        {"name": "fast", "gflops": 4.0},
+    ]
+    plain = fleet(server=SERVER, devices=devices)
+    scaled = fleet(server=SERVER, devices=devices, scale=0.5)
+    assert scaled.server == plain.server
+    assert [spec.flops_per_second for spec in scaled.devices.values()] == [0.5e9, 2e9]
+    assert dict(scaled.devices["slow"].seconds) == {"forward": 1.2}  # measured times count too
+    assert scaled.devices["slow"].up == plain.devices["slow"].up
+    with pytest.raises(ConfigError, match=r"scale = 0: input should be greater than 0"):
+        fleet(server=SERVER, devices=devices, scale=0)
+
+
+def test_the_scale_of_a_presets_file_and_the_one_beside_it_multiply(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('scale = 0.5\n[server]\ngflops = 1\n[[devices]]\nname = "a"\ngflops = 2\n')
+    assert fleet(preset=str(path)).devices["a"].flops_per_second == 1e9
+    assert fleet(preset=str(path), scale=0.5).devices["a"].flops_per_second == 0.5e9
+
+
 def test_a_preset_read_back_from_a_resolved_recipe_is_the_same_fleet() -> None:
     config = validate(FleetConfig, {"preset": "testbed_a", "server": SERVER}, "fleet.toml")
     again = validate(FleetConfig, config.model_dump(mode="json"), "config.json")

@@ -73,6 +73,7 @@ class FleetConfig(Strict):
     preset: str | None = None  # a fleet of this package, or a TOML file
     server: ServerConfig | None = None
     devices: tuple[DeviceGroup, ...] = ()
+    scale: Positive = 1.0  # of all devices' speeds; the server and the links stay as they are
     churn: ChurnConfig | None = None
     changes: tuple[ChangeConfig, ...] = ()
 

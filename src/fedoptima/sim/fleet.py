@@ -55,7 +55,7 @@ def build_fleet(config: FleetConfig | None, seed: int) -> Fleet:
         raise ConfigError("fleet.server: is missing; give its speed, e.g. server.gflops = 150")
     devices: dict[NodeId, NodeSpec] = {}
     for group in described.devices:
-        for name, spec in _members(group):
+        for name, spec in _members(group, described.scale):
             if name in devices or name == SERVER:
                 raise ConfigError(f"fleet.devices: two nodes are called {name!r}; rename a group")
             devices[name] = spec
@@ -71,7 +71,7 @@ def build_fleet(config: FleetConfig | None, seed: int) -> Fleet:
 
 
 def _with_preset(config: FleetConfig) -> FleetConfig:
-    """A part given together with a preset replaces that part of it."""
+    """A part given together with a preset replaces that part of it; a scale multiplies its."""
     if config.preset is None:
         return config
     known = presets()
@@ -87,13 +87,13 @@ def _with_preset(config: FleetConfig) -> FleetConfig:
         for name, field in FleetConfig.model_fields.items()
         if name != "preset" and getattr(config, name) != field.default
     }
-    return base.model_copy(update=given)
+    return base.model_copy(update={**given, "scale": base.scale * config.scale})
 
 
-def _members(group: DeviceGroup) -> list[tuple[NodeId, NodeSpec]]:
+def _members(group: DeviceGroup, scale: float) -> list[tuple[NodeId, NodeSpec]]:
     spec = NodeSpec(
-        group.gflops * _GFLOPS,
-        {str(job): time for job, time in group.seconds.items()},
+        group.gflops * scale * _GFLOPS,
+        {str(job): time / scale for job, time in group.seconds.items()},
         (group.up_mbps or group.mbps) * _MBPS,
         (group.down_mbps or group.mbps) * _MBPS,
         group.latency_ms / 1000,
