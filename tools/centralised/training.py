@@ -21,7 +21,7 @@ from fedoptima.core.seeding import derive
 from fedoptima.data.augment import CropAndFlip
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.data.vocabulary import PADDING, UNKNOWN
-from fedoptima.models import transformer
+from fedoptima.models import attention
 from fedoptima.models.registry import build_model
 from tools.centralised.settings import Settings
 
@@ -210,14 +210,15 @@ def quick(device: torch.device) -> None:
     torch.backends.cudnn.benchmark_limit = 4
     from tools.centralised.attention import pair_attention
 
-    usual = transformer.scaled_dot_product_attention
+    usual = attention.fused
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor) -> Tensor:
-        chosen = pair_attention if q.shape[-1] == 2 and q.is_cuda else usual
-        mixed: Tensor = chosen(q, k, v, attn_mask=attn_mask)
-        return mixed
+    def chosen(packed: Tensor, bias: Tensor) -> Tensor:
+        if packed.shape[-1] != 2:
+            return usual(packed, bias)
+        queries, keys, values = packed.permute(2, 0, 3, 1, 4)
+        return pair_attention(queries, keys, values, attn_mask=bias)
 
-    transformer.scaled_dot_product_attention = attention
+    attention.fused = chosen
 
 
 def _lengths(texts: Tensor) -> Tensor:

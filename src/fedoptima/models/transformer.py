@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import Masked
+from fedoptima.models.attention import attention
 from fedoptima.models.checks import at_least
 
 PADDING = 0
@@ -114,17 +112,10 @@ class EncoderLayer(nn.Module):
         return Masked(hidden, mask)
 
     def _attend(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        batch, length, embedding = hidden.shape
-        # (batch, length, 3 x heads x dim) -> three of (batch, heads, length, dim)
+        batch, length, _ = hidden.shape
         projected: Tensor = self.queries_keys_values(hidden)
-        queries, keys, values = projected.view(batch, length, 3, self.heads, -1).permute(
-            2, 0, 3, 1, 4
-        )
-        # The lowest finite number, not -inf: a row of padding only must not become NaN.
-        bias = mask[:, None, None, :].to(hidden.dtype) * torch.finfo(hidden.dtype).min
-        with _safe_kernel(queries):
-            mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=bias)
-        joined: Tensor = self.joined(mixed.transpose(1, 2).reshape(batch, length, embedding))
+        mixed = attention(projected.view(batch, length, 3, self.heads, -1), mask)
+        joined: Tensor = self.joined(mixed)
         return joined
 
     def alike(self, embedding: int) -> EncoderLayer:
@@ -145,17 +136,6 @@ class MeanPoolClassifier(nn.Module):
         total = (self.norm(activation.hidden) * words).sum(dim=1)
         logits: Tensor = self.linear(total / words.sum(dim=1).clamp(min=1.0))
         return logits
-
-
-def _safe_kernel(queries: Tensor) -> AbstractContextManager[None]:
-    """The math kernel on CUDA unless the heads are aligned.
-
-    Fused CUDA kernels read heads in steps of 8 numbers; with Transformer-12's heads of dimension 2
-    one of them ended in an illegal address. On a CPU the fused kernel takes any dimension.
-    """
-    if queries.is_cuda and queries.shape[-1] % 8:
-        return sdpa_kernel(SDPBackend.MATH)
-    return nullcontext()
 
 
 def _sinusoids(length: int, embedding: int) -> Tensor:
