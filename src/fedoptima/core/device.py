@@ -98,19 +98,19 @@ class DeviceCore:
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self.stopped:
             return []
-        match event:
+        match event:  # the most frequent first
+            case JobDone():
+                return self._job_done(event)
+            case Received(_, session, message):
+                return self._receive(message) if session == self._session else []
             case Connected(_, session):
                 return self._join(session)
             case Disconnected(_, session):
                 return self._disconnect() if session == self._session else []
-            case Received(_, session, message):
-                return self._receive(message) if session == self._session else []
             case Rejected(_, session, error):
                 if session == self._session:
                     raise ProtocolViolation(error)
                 return []
-            case JobDone():
-                return self._job_done(event)
             case JobFailed(_, _, error, diverged):
                 return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]
             case TimerFired() | Evaluated() | EvaluationFailed() | Restarted():
@@ -197,6 +197,11 @@ class DeviceCore:
 
     def _job_done(self, event: JobDone) -> list[Effect]:
         self._slot.done(event.ticket)
+        if self._phase is DevicePhase.TRAINING and self._program is not None:
+            self._trained += event.samples
+            return self._carry_out(
+                self._program.done(event.job, event.result, sender_on=self._sender_on)
+            )
         match event.job:
             case Prepare(plan):
                 self._prepared = self._assignment is not None and plan == self._assignment.plan
@@ -209,11 +214,6 @@ class DeviceCore:
                 self._pending = ModelUpdate(self._version, self._trained, event.result)
                 self._trained = 0
                 return self._send(self._pending)
-            case job if self._phase is DevicePhase.TRAINING and self._program is not None:
-                self._trained += event.samples
-                return self._carry_out(
-                    self._program.done(job, event.result, sender_on=self._sender_on)
-                )
         return self._pump()  # what is left is the last job of an abandoned round
 
     def _carry_out(self, orders: list[Order]) -> list[Effect]:

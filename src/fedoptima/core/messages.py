@@ -104,17 +104,17 @@ ToServer = Join | ActivationBatch | ModelUpdate | Failed
 ToDevice = Assignment | TurnOn | HandIn | GradientBatch | GlobalModel | Stop
 Message = ToServer | ToDevice
 
+_BULK = (ActivationBatch, GradientBatch)
+_WITH_TENSORS = (*_BULK, ModelUpdate, GlobalModel)
+
 
 def nbytes(message: Message) -> int:
     """The size of a message on the wire."""
-    match message:
-        case ActivationBatch() | ModelUpdate() | GradientBatch() | GlobalModel():
-            return ENVELOPE_BYTES + message.data.nbytes
-        case Assignment(plan=plan):
-            return ENVELOPE_BYTES + len(plan)
-    return ENVELOPE_BYTES
+    if isinstance(message, _WITH_TENSORS):
+        return ENVELOPE_BYTES + message.data.nbytes
+    return ENVELOPE_BYTES + (len(message.plan) if isinstance(message, Assignment) else 0)
 
 
 def is_bulk(message: Message) -> bool:
     """Activations and their gradients: control messages and models overtake these."""
-    return isinstance(message, ActivationBatch | GradientBatch)
+    return isinstance(message, _BULK)

@@ -44,6 +44,11 @@ def register(*classes: type) -> None:
         _builders[cls.__name__] = _builder(cls)
 
 
+def field_names(cls: type) -> tuple[str, ...] | None:
+    """A registered dataclass: its fields, in the order in which they are written."""
+    return tuple(field.name for field in fields(cls)) if cls in _getters else None
+
+
 def _builder(cls: type) -> _Builder:
     if is_dataclass(cls):
         checks = hasattr(cls, "__post_init__") or "__slots__" not in vars(cls)

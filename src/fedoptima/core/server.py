@@ -111,15 +111,23 @@ class ServerCore:
             return self._turn_away(event)
         self._now = now
         effects = self._react(event)
-        if self.phase is ServerPhase.RUNNING:
-            effects += self.training.pump(now)
-            effects += self._arm_timers()
-        if self.phase is ServerPhase.CLOSING:
-            effects += self._close_when_idle()
+        if self._phase is ServerPhase.RUNNING:
+            progress = self.training.progress
+            if progress.closing is None:
+                effects += self.training.pump(now)
+                effects += self._arm_timers()
+            if progress.closing is not None:
+                effects += self._close_when_idle()
         return effects
 
     def _react(self, event: Event) -> list[Effect]:
-        match event:
+        match event:  # the most frequent first
+            case JobDone():
+                begun = self._begin() if isinstance(event.job, PlanRun) else []
+                return begun + self.training.job_done(event, self._now) + self._drop_faulty(event)
+            case Received(device, session, message):
+                current = self._roster.is_current(device, session)
+                return self._receive(device, message) if current else []
             case Connected(device, session):
                 gone = self._remove(device) if device in self._roster.sessions else []
                 self._roster.sessions[device] = session
@@ -127,17 +135,11 @@ class ServerCore:
             case Disconnected(device, session):
                 current = self._roster.is_current(device, session)
                 return self._remove(device) if current else []
-            case Received(device, session, message):
-                current = self._roster.is_current(device, session)
-                return self._receive(device, message) if current else []
             case Rejected(device, session, error, diverged):
                 current = self._roster.is_current(device, session)
                 return self._rejected(device, error, diverged) if current else []
             case Restarted():
                 return self._wait_for_all()
-            case JobDone():
-                begun = self._begin() if isinstance(event.job, PlanRun) else []
-                return begun + self.training.job_done(event, self._now) + self._drop_faulty(event)
             case JobFailed():
                 return self._job_failed(event)
             case EvaluationFailed(_, error):

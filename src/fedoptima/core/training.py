@@ -245,19 +245,18 @@ class Training:
 
     def job_done(self, event: JobDone, now: float) -> list[Effect]:
         self.slot.done(event.ticket)
-        match event.job:
-            case PlanRun():
-                return self.begin(event, now)
+        match event.job:  # the most frequent first
             case ServerStep() as step:
                 self.progress.weights_changed = True
-                alive = self.roster.is_current(step.origin, step.session)
-                gradient = GradientBatch(step.seq, step.part, event.result)
-                if not (step.return_gradient and alive):
+                if not (step.return_gradient and self.roster.is_current(step.origin, step.session)):
                     return []
                 self.aggregation.exchanged(step.origin, now)
+                gradient = GradientBatch(step.seq, step.part, event.result)
                 return [self.roster.send(step.origin, gradient)]
             case Merge() as merge:
                 return self._merged(merge, event, now)
+            case PlanRun():
+                return self.begin(event, now)
             case OpenCopy(device, session):
                 alive = self.roster.is_current(device, session)
                 return self._send_model([device], now) if alive else []

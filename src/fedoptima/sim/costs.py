@@ -14,6 +14,7 @@ from fedoptima.preprocess.job_costs import JobCosts
 from fedoptima.sim.fleet import NodeSpec
 
 _PARTIAL = (Forward, Backward, ServerStep)
+_FREE = (PlanRun, Prepare)
 
 
 @cache
@@ -45,7 +46,7 @@ class FlopCosts:
         return JobCosts(self._plan())
 
     def seconds(self, node: NodeId, job: Job) -> float:
-        if isinstance(job, PlanRun | Prepare):
+        if isinstance(job, _FREE):
             return 0.0
         spec = self._nodes[node]
         if spec.seconds:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.events import Event
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId
+from fedoptima.trace.line import WRITERS, text_of
 
-encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space around, too
 
 
@@ -37,8 +36,10 @@ class Record:
     effects: Sequence[Effect]
 
     def to_line(self) -> str:
-        effects = [freeze(effect) for effect in self.effects]
-        return encode([self.at, self.node, freeze(self.event), *effects])
+        line = f"[{text_of(self.at)},{text_of(self.node)},{WRITERS[type(self.event)](self.event)}"
+        for effect in self.effects:
+            line += f",{WRITERS[type(effect)](effect)}"
+        return f"{line}]"
 
     def without_tensors(self) -> Record:
         """For code that keeps records: they must not keep tensors in memory."""

@@ -89,8 +89,7 @@ class TraceWriter:
         line = record.to_line()
         self.digest.add(line)
         if self._member:
-            self._member.write(line)
-            self._member.write("\n")
+            self._member.write(f"{line}\n")
 
     def keep_readable(self) -> None:
         """Flush what was written until a second ago; to be called repeatedly."""
