@@ -28,6 +28,7 @@ from tools.centralised.settings import Settings
 CHUNK = 10  # steps handed to the GPU at a time; two chunks are on their way
 SORTED = 50  # batches whose texts are sorted by length together
 WIDTHS = 6  # of a batch of text
+BLOCK = 500  # samples evaluated at a time, unless the recipe says otherwise
 
 Step = Callable[[], None]
 
@@ -62,7 +63,7 @@ class Training:
 
         self._batch = min(settings.batch, len(dataset.train))
         self._per_epoch = len(dataset.train) // self._batch
-        self._block = min(recipe.training.evaluation_batch, len(judged))
+        self._block = min(recipe.training.evaluation_batch or BLOCK, len(judged))
         self._every = max(1, settings.epochs // 20)  # epochs from one evaluation to the next
         zero = torch.zeros(1, dtype=torch.int64, device=device)
         self._step, self._from, self._right = zero.clone(), zero.clone(), zero.clone()

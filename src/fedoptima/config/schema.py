@@ -118,7 +118,8 @@ class TrainingConfig(Strict):
     server: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     evaluate_every: Positive = 1.0  # epochs
-    evaluation_batch: int = Field(default=500, ge=1)
+    # None: as many samples as a bound on memory allows, for this model and kind of device.
+    evaluation_batch: int | None = Field(default=None, ge=1)
     # When a device's loss, or what it sends, is not finite: it leaves the run, or the run ends.
     on_divergence: Literal["drop", "end"] = "drop"
 

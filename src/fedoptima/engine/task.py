@@ -18,12 +18,16 @@ from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
 from fedoptima.core.robust import RobustBarrier
 from fedoptima.data.dataset import Dataset, Split
+from fedoptima.engine.evaluation import (
+    Loss,
+    batch_within_memory,
+    forward_pass,
+    start_evaluation,
+)
 from fedoptima.preprocess.plan import PlanSettings, Sides, build_sides, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
 from fedoptima.preprocess.split import DeviceSpeed
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 _EXAMPLE = 2  # samples: batch-norm layers refuse a batch of one
 
@@ -39,7 +43,7 @@ class Task:
     schedule: ScheduleConfig
     compute: torch.device
     loss: Loss = cross_entropy
-    evaluation_batch: int = 500
+    evaluation_batch: int | None = None  # None: as many as a bound on memory allows
     robust: RobustBarrier = "none"
 
     @cached_property
@@ -94,28 +98,20 @@ class Task:
 
         They are put into evaluation mode, so they must not be the ones that train.
         """
-        for side in sides:
-            side.eval()
+        return self.start_evaluation(sides, data)()
+
+    def start_evaluation(
+        self, sides: Sequence[nn.Module], data: Split | None = None
+    ) -> Callable[[], Metrics]:
+        """The same, to be waited for later: the sides are in use until then."""
         data = self.validation if data is None else data
-        correct = torch.zeros((), dtype=torch.int64, device=data.labels.device)
-        total = torch.zeros((), dtype=torch.float64, device=data.labels.device)
-        with torch.no_grad():
-            for start in range(0, len(data), self.evaluation_batch):
-                batch = slice(start, start + self.evaluation_batch)
-                labels = data.labels[batch]
-                value: object = self.dataset.prepare(data.inputs[batch])
-                for side in sides:
-                    value = side(value)
-                assert isinstance(value, Tensor)
-                correct += (value.argmax(dim=1) == labels).sum()
-                total += self.loss(value, labels).double() * len(labels)
-        return (("accuracy", int(correct) / len(data)), ("loss", float(total) / len(data)))
+        batch = self.evaluation_batch or batch_within_memory(self._trial[1], self.compute)
+        return start_evaluation(sides, data, batch, self.dataset.prepare, self.loss)
 
     def check_model(self) -> None:
         """A model that does not fit the data is found before anything is trained."""
         try:
-            with torch.no_grad():
-                output = deepcopy(self.model).eval()(self.example)
+            output, _ = self._trial
         except Exception as error:
             raise ConfigError(
                 f"the model does not take this data (a batch of shape {tuple(self.example.shape)}, "
@@ -128,3 +124,8 @@ class Task:
                 f"the model returns {shape} for {len(self.example)} samples, but the data has "
                 f"{classes} classes: it must return ({len(self.example)}, {classes})"
             )
+
+    @cached_property
+    def _trial(self) -> tuple[object, int]:
+        """The output for the example, and the bytes that a sample takes on the way."""
+        return forward_pass(deepcopy(self.model).eval(), self.example)

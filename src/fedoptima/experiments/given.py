@@ -12,7 +12,7 @@ from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
-from fedoptima.engine.task import Loss
+from fedoptima.engine.evaluation import Loss
 from fedoptima.named_code import ANY_CODE, AllowedCode
 
 

@@ -12,7 +12,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress
-from fedoptima.engine.task import Loss
+from fedoptima.engine.evaluation import Loss
 from fedoptima.experiments.given import Given, given_data
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory

@@ -17,8 +17,8 @@ from fedoptima.config.schema import MethodConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
 from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.evaluation import Loss
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Loss
 from fedoptima.experiments.given import Given, given_data
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
