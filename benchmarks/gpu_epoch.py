@@ -28,7 +28,7 @@ from fedoptima.engine.payloads import name_activation, rebuild_activation
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import Experiment, prepare
 from fedoptima.experiments.simulated_run import run_experiment
-from fedoptima.preprocess.plan import Sides
+from fedoptima.preprocess.sides import Sides
 from fedoptima.preprocess.split import DeviceSpeed
 
 SAMPLES, BATCH = 6250, 100  # of each device

@@ -34,7 +34,7 @@ from fedoptima.experiments.given import Given
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_run import RunHooks, serve_run
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
-from fedoptima.preprocess.plan import Sides
+from fedoptima.preprocess.sides import Sides
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.security.certificates import make_device

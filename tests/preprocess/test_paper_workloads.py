@@ -13,6 +13,7 @@ from fedoptima.core.method import ServerTraining
 from fedoptima.core.ranges import unusual_speeds
 from fedoptima.models.registry import build_model
 from fedoptima.preprocess.plan import PlanSettings, make_plan
+from fedoptima.preprocess.sides import MeasuredCosts
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet, presets
 
@@ -52,7 +53,7 @@ def test_a_paper_workload_keeps_its_split_and_its_auxiliary_network(
         else torch.ones(2, facts["length"], dtype=torch.long)
     )
 
-    plan = make_plan(model, example, speeds, settings)
+    plan = make_plan(MeasuredCosts(model, example, settings), speeds, settings)
 
     assert plan.auxiliary_profile is not None
     assert (plan.split, plan.auxiliary_profile.parameters) == (split, parameters)

@@ -12,7 +12,8 @@ from fedoptima.models.mobilenet import InvertedResidual
 from fedoptima.models.transformer import transformer6
 from fedoptima.models.vgg5 import vgg5
 from fedoptima.preprocess.cuts import cuttable
-from fedoptima.preprocess.profile import Profile, profile, profile_module
+from fedoptima.preprocess.profile import profile, profile_module
+from fedoptima.preprocess.split import Profile
 
 from .networks import every_network
 

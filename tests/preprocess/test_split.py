@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.plan import BlockProfile, Objective
-from fedoptima.preprocess.profile import Profile
-from fedoptima.preprocess.split import DeviceSpeed, choose_split
+from fedoptima.preprocess.split import DeviceSpeed, Profile, choose_split
 
 
 def block(forward: float, output: int, backward: float = 0.0, name: str = "b") -> BlockProfile:

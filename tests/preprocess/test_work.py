@@ -16,6 +16,7 @@ from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.preprocess.cuts import cuttable
 from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.profile import profile, profile_module
+from fedoptima.preprocess.sides import MeasuredCosts
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.preprocess.work import plain_kernels
 
@@ -195,7 +196,7 @@ def test_a_free_first_block_divides_nothing_by_zero() -> None:
 
     model = nn.Sequential(Free(WIDTH, WIDTH), nn.Linear(LENGTH * WIDTH, 3))
     settings = PlanSettings(ServerTraining.PER_DEVICE, batch_size=8, classes=3, seed=1, split=1)
-    plan = make_plan(model, STEPS, [DeviceSpeed(1e9, 1e6)], settings)
+    plan = make_plan(MeasuredCosts(model, STEPS, settings), [DeviceSpeed(1e9, 1e6)], settings)
     assert plan.device_blocks[0].forward_flops == 0
     assert plan.micro_batches == 4
 

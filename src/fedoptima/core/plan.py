@@ -94,21 +94,26 @@ class Plan:
         plan = json.loads(text)
         extra = plan["auxiliary_profile"]
         return Plan(
-            tuple(_block(block) for block in plan["blocks"]),
+            tuple(block_from_plain(block) for block in plan["blocks"]),
             plan["split"],
             plan["auxiliary"],
-            _block(extra) if extra else None,
+            block_from_plain(extra) if extra else None,
             plan["objective"],
             tuple(Candidate(**row) for row in plan["table"]),
             plan["micro_batches"],
         )
 
 
+def block_to_plain(block: BlockProfile) -> dict[str, Any]:
+    return asdict(block, dict_factory=_without_an_empty_list_of_formulas)
+
+
 def _without_an_empty_list_of_formulas(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in items if key != "by_formula" or value}
 
 
-def _block(stored: dict[str, Any]) -> BlockProfile:
+def block_from_plain(stored: dict[str, Any]) -> BlockProfile:
+    """From what `block_to_plain` has made."""
     return BlockProfile(**{**stored, "by_formula": tuple(stored.get("by_formula", ()))})
 
 

@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+
+if TYPE_CHECKING:  # a dry run looks here for what is known of a data set, and needs no torch
+    from torch import Tensor
 
 FORMAT = 1  # raise it when a reader or the tokeniser gives a different result for the same files
 
-Tensors = dict[str, Tensor]
+Tensors: TypeAlias = "dict[str, Tensor]"
 
 
 def cache_directory() -> Path:
@@ -31,12 +33,19 @@ def cached(
     name: str, files: Sequence[Path], options: Mapping[str, int | str], build: Callable[[], Tensors]
 ) -> Tensors:
     """What ``build`` makes of ``files``, from the cache where the same files were read before."""
-    entry = cache_directory() / "decoded" / f"{name}-{_key(files, options)}.safetensors"
+    from safetensors.torch import load_file
+
+    entry = decoded(name, files, options)
     with suppress(OSError, SafetensorError):
         return load_file(entry)
     tensors = build()
     _write(entry, tensors)
     return tensors
+
+
+def decoded(name: str, files: Sequence[Path], options: Mapping[str, int | str]) -> Path:
+    """Where what was made of ``files`` is kept, if it is."""
+    return cache_directory() / "decoded" / f"{name}-{_key(files, options)}.safetensors"
 
 
 def _key(files: Sequence[Path], options: Mapping[str, int | str]) -> str:
@@ -49,6 +58,8 @@ def _key(files: Sequence[Path], options: Mapping[str, int | str]) -> str:
 
 
 def _write(entry: Path, tensors: Tensors) -> None:
+    from safetensors.torch import save_file
+
     temporary = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)

@@ -41,10 +41,6 @@ class Digits(ImageSource):
         pixels, labels = _installed()
         return self.assemble(_part(pixels, labels, "train"), _part(pixels, labels, "test"))
 
-    def where(self, directory: str | Path | None) -> str | None:
-        installed = "scikit-learn" if find_spec("sklearn") is not None else None
-        return super().where(directory) or installed
-
 
 def _installed() -> DigitRows:
     """scikit-learn's file, without loading scikit-learn: that takes longer than all the rest."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
@@ -59,6 +60,7 @@ class Source(Generic[Raw]):
     home: str  # where a user gets it
     layouts: tuple[Layout[Raw], ...]
     defaults: Options = field(default_factory=dict)  # its options with their defaults
+    comes_with: str = ""  # the distribution that brings it along, where one does
 
     def find(self, directory: str | Path | None) -> Found[Raw] | None:
         for folder, layout in self._places(directory):
@@ -82,7 +84,18 @@ class Source(Generic[Raw]):
     def where(self, directory: str | Path | None) -> str | None:
         """The place it would be read from, to be shown to users."""
         found = self.find(directory)
-        return None if found is None else str(found.folder)
+        if found is not None:
+            return str(found.folder)
+        return self.comes_with if self.comes_with and _is_installed(self.comes_with) else None
+
+    def assumption(self, directory: str | Path | None) -> str | None:
+        """What a dry run assumes about a set that is not on disk; None: nothing."""
+        if self.where(directory) is not None:
+            return None
+        return (
+            f"data set {self.name!r} is not on disk: a dry run needs only its facts, and assumes "
+            f"the complete set ({self.train:,} training samples)"
+        )
 
     def resolve(self, options: Mapping[str, object]) -> dict[str, int | str]:
         """The defaults updated with the given options, checked by name and type."""
@@ -109,6 +122,14 @@ class Source(Generic[Raw]):
             for layout in self.layouts:
                 for folder in layout.folders:
                     yield root / folder, layout
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def data_directories(directory: str | Path | None) -> tuple[Path, ...]:

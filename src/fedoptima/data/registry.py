@@ -25,6 +25,7 @@ _SOURCES: tuple[ImageSource | TextSource, ...] = (
         train=1_442,
         test=355,
         home="scikit-learn (pip install 'fedoptima[data]')",
+        comes_with="scikit-learn",
         layouts=(DIGITS_CSV,),
         classes=10,
         shape=(1, 8, 8),
@@ -157,12 +158,7 @@ def load_or_stand_in(
 def assumption(name: str, directory: str | Path | None) -> str | None:
     """What a dry run assumes about a set that is not on disk; None: nothing."""
     source = DATASETS.get(name.replace("-", "_"))
-    if source is None or source.where(directory) is not None:
-        return None
-    return (
-        f"data set {source.name!r} is not on disk: a dry run needs only its facts, and assumes "
-        f"the complete set ({source.train:,} training samples)"
-    )
+    return None if source is None else source.assumption(directory)
 
 
 def _made_by(function: Code, path: str, options: Mapping[str, object]) -> Dataset:

@@ -24,9 +24,10 @@ from fedoptima.engine.evaluation import (
     forward_pass,
     start_evaluation,
 )
-from fedoptima.preprocess.plan import PlanSettings, Sides, build_sides, make_plan
+from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
+from fedoptima.preprocess.sides import MeasuredCosts, Sides, build_sides
 from fedoptima.preprocess.split import DeviceSpeed
 
 _EXAMPLE = 2  # samples: batch-norm layers refuse a batch of one
@@ -76,7 +77,8 @@ class Task:
         known = self._plans.get(tuple(devices))
         if known is None:
             self.check_model()
-            known = make_plan(self.model, self.example, devices, self.planning)
+            costs = MeasuredCosts(self.model, self.example, self.planning)
+            known = make_plan(costs, devices, self.planning)
             self._plans[tuple(devices)] = known
         return known
 

@@ -1,26 +1,20 @@
-"""The Pre-processor (section 3.2): makes the plan, and divides the network as it says.
+"""The Pre-processor's plan (section 3.2), made from the costs of a model's blocks.
 
-The plan itself is plain data: `core.plan`.
+Pure arithmetic: the costs are measured with torch (`preprocess.sides`) or, for a model and data of
+our own, stored with the package (`preprocess.stored_costs`). The plan itself is plain data:
+`core.plan`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
+from typing import Protocol
 
-import torch
-from torch import nn
-
-from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Objective, Plan
-from fedoptima.core.seeding import derive
-from fedoptima.preprocess.auxiliary import build_auxiliary
-from fedoptima.preprocess.cuts import Cuttable, cuttable
-from fedoptima.preprocess.profile import Profile, profile, profile_module
-from fedoptima.preprocess.split import DeviceSpeed, choose_split
+from fedoptima.preprocess.split import DeviceSpeed, Profile, choose_split
 
 MOST_MICRO_BATCHES = 4
 
@@ -36,64 +30,39 @@ class PlanSettings:
     objective: Objective = "paper"
 
 
-@dataclass(frozen=True)
-class Sides:
-    """The network as the plan divides it; parameters are shared with the whole model."""
+class Costs(Protocol):
+    """What the parts of a model cost."""
 
-    device: nn.Module
-    auxiliary: nn.Module | None
-    server: nn.Module | None
-    activation: object  # an example of what crosses the cut
+    def blocks(self) -> Profile: ...
+    def auxiliary(self, split: int) -> BlockProfile | None:
+        """Of the auxiliary network behind that many blocks, if the device has one."""
 
 
-def make_plan(
-    model: nn.Module, example: object, devices: Sequence[DeviceSpeed], settings: PlanSettings
-) -> Plan:
-    """Profile, choose the split, add the auxiliary network. ``example``: a batch of input."""
+def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettings) -> Plan:
+    """Choose the split, add the auxiliary network."""
+    profile = costs.blocks()
     if settings.training is ServerTraining.NONE:
-        blocks = _profile_whole(model, example)
-        return Plan(blocks.blocks, len(blocks.blocks), "none", None, settings.objective, ())
-    cuts = cuttable(model, example)
-    costs = profile(cuts, example)
+        return Plan(profile.blocks, len(profile.blocks), "none", None, settings.objective, ())
     auxiliary = {}
     if settings.objective == "measured" and settings.auxiliary != "none":
-        for split in range(1, len(costs.blocks)):
-            auxiliary[split] = _auxiliary_profile(cuts, example, split, settings)
+        auxiliary = {split: costs.auxiliary(split) for split in range(1, len(profile.blocks))}
     choice = choose_split(
-        costs,
+        profile,
         devices,
         batch_size=settings.batch_size,
         objective=settings.objective,
         auxiliary={k: v for k, v in auxiliary.items() if v},
         split=settings.split,
     )
-    extra = auxiliary.get(choice.split) or _auxiliary_profile(cuts, example, choice.split, settings)
     return Plan(
-        costs.blocks,
+        profile.blocks,
         choice.split,
         settings.auxiliary,
-        extra,
+        auxiliary.get(choice.split) or costs.auxiliary(choice.split),
         settings.objective,
         choice.table,
-        _micro_batches(costs, choice.split, devices, settings.batch_size),
+        _micro_batches(profile, choice.split, devices, settings.batch_size),
     )
-
-
-def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSettings) -> Sides:
-    """Both sides of ``model`` as planned; the auxiliary network's weights come from the seed."""
-    if plan.split == len(plan.blocks):
-        return Sides(model, None, None, None)
-    cuts = cuttable(model, example)
-    device, server = cuts.part(0, plan.split), cuts.part(plan.split, len(plan.blocks))
-    clash = [name for name in device.state_dict() if name.startswith("aux.")]
-    if clash:
-        raise ConfigError(
-            f"the model calls a tensor {clash[0]!r}, but names that begin with 'aux.' belong to "
-            "the auxiliary network; rename that part of the model"
-        )
-    activation = _activation(device, example)
-    auxiliary = _build_auxiliary(device, server, activation, plan.auxiliary, settings)
-    return Sides(device, auxiliary, server, activation)
 
 
 def _micro_batches(
@@ -117,40 +86,3 @@ def _micro_batches(
         for device in devices
     )
     return max(1, min(math.ceil(needed), MOST_MICRO_BATCHES, batch_size))
-
-
-def _profile_whole(model: nn.Module, example: object) -> Profile:
-    try:
-        return profile(cuttable(model, example), example)
-    except ConfigError:  # a model that cannot be cut can still be trained whole
-        return Profile((profile_module(model, example, name="model"),))
-
-
-def _auxiliary_profile(
-    cuts: Cuttable, example: object, split: int, settings: PlanSettings
-) -> BlockProfile | None:
-    device, server = cuts.part(0, split), cuts.part(split, len(cuts.names))
-    activation = _activation(device, example)
-    auxiliary = _build_auxiliary(device, server, activation, settings.auxiliary, settings)
-    return None if auxiliary is None else profile_module(auxiliary, activation)
-
-
-def _build_auxiliary(
-    device: nn.Module,
-    server: nn.Module,
-    activation: object,
-    variant: str | int,
-    settings: PlanSettings,
-) -> nn.Module | None:
-    most = sum(tensor.numel() for tensor in server.parameters())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(settings.seed, "auxiliary"))
-        return build_auxiliary(
-            device, activation, settings.classes, variant, server_parameters=most
-        )
-
-
-def _activation(device: nn.Module, example: object) -> object:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        output: object = deepcopy(device).eval()(example)
-        return output

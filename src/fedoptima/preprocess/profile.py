@@ -6,8 +6,6 @@ change the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -16,18 +14,8 @@ from fedoptima.core.plan import BlockProfile
 from fedoptima.models.activation import is_activation, map_tensors, tensors_of
 from fedoptima.preprocess.cuts import Cuttable
 from fedoptima.preprocess.isolation import isolated
+from fedoptima.preprocess.split import Profile
 from fedoptima.preprocess.work import WrittenElements, counter, plain_kernels
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The blocks of a whole model, in order."""
-
-    blocks: tuple[BlockProfile, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(block.name for block in self.blocks)
 
 
 def profile(blocks: Cuttable, example: object) -> Profile:

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.plan import BlockProfile, Candidate, Objective
-from fedoptima.preprocess.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The blocks of a whole model, in order."""
+
+    blocks: tuple[BlockProfile, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(block.name for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,97 @@
+"""The network as a plan divides it, and what its parts cost, measured with torch."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.method import ServerTraining
+from fedoptima.core.plan import BlockProfile, Plan
+from fedoptima.core.seeding import derive
+from fedoptima.preprocess.auxiliary import build_auxiliary
+from fedoptima.preprocess.cuts import Cuttable, cuttable
+from fedoptima.preprocess.plan import PlanSettings
+from fedoptima.preprocess.profile import profile, profile_module
+from fedoptima.preprocess.split import Profile
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The network as the plan divides it; parameters are shared with the whole model."""
+
+    device: nn.Module
+    auxiliary: nn.Module | None
+    server: nn.Module | None
+    activation: object  # an example of what crosses the cut
+
+
+class MeasuredCosts:
+    """``example``: a batch of the model's input."""
+
+    def __init__(self, model: nn.Module, example: object, settings: PlanSettings) -> None:
+        self._model = model
+        self._example = example
+        self._settings = settings
+
+    @cached_property
+    def _cuts(self) -> Cuttable:
+        return cuttable(self._model, self._example)
+
+    def blocks(self) -> Profile:
+        try:
+            return profile(self._cuts, self._example)
+        except ConfigError:  # a model that cannot be cut can still be trained whole
+            if self._settings.training is not ServerTraining.NONE:
+                raise
+            return Profile((profile_module(self._model, self._example, name="model"),))
+
+    def auxiliary(self, split: int) -> BlockProfile | None:
+        device = self._cuts.part(0, split)
+        server = self._cuts.part(split, len(self._cuts.names))
+        activation = _activation(device, self._example)
+        variant = self._settings.auxiliary
+        auxiliary = _build_auxiliary(device, server, activation, variant, self._settings)
+        return None if auxiliary is None else profile_module(auxiliary, activation)
+
+
+def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSettings) -> Sides:
+    """Both sides of ``model`` as planned; the auxiliary network's weights come from the seed."""
+    if plan.split == len(plan.blocks):
+        return Sides(model, None, None, None)
+    cuts = cuttable(model, example)
+    device, server = cuts.part(0, plan.split), cuts.part(plan.split, len(plan.blocks))
+    clash = [name for name in device.state_dict() if name.startswith("aux.")]
+    if clash:
+        raise ConfigError(
+            f"the model calls a tensor {clash[0]!r}, but names that begin with 'aux.' belong to "
+            "the auxiliary network; rename that part of the model"
+        )
+    activation = _activation(device, example)
+    auxiliary = _build_auxiliary(device, server, activation, plan.auxiliary, settings)
+    return Sides(device, auxiliary, server, activation)
+
+
+def _build_auxiliary(
+    device: nn.Module,
+    server: nn.Module,
+    activation: object,
+    variant: str | int,
+    settings: PlanSettings,
+) -> nn.Module | None:
+    most = sum(tensor.numel() for tensor in server.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(settings.seed, "auxiliary"))
+        return build_auxiliary(
+            device, activation, settings.classes, variant, server_parameters=most
+        )
+
+
+def _activation(device: nn.Module, example: object) -> object:
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        output: object = deepcopy(device).eval()(example)
+        return output
