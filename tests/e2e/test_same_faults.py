@@ -20,7 +20,6 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import Tensors, pack, unpack
 from fedoptima.experiments.setup import assemble, prepare
-from fedoptima.sim.admission import SimDeviceEngine
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from tests.support.network import NAMES, Gate, Server, start_device, tiny_recipe
@@ -161,9 +160,9 @@ def simulated(recipe: Recipe, fault: Fault) -> Told:
         assembly = assemble(prepare(recipe), [records.append])
         engine = assembly.device_engines[FAULTY]
         assert isinstance(engine, DeviceEngine)
-        faulty = FaultyEngine(engine._task, FAULTY, engine._loader)
+        faulty = FaultyEngine(engine._task, FAULTY, engine._loader, deferred=True)
         faulty.fault = fault
-        cast(dict[NodeId, SimDeviceEngine], assembly.device_engines)[FAULTY] = faulty
+        cast(dict[NodeId, DeviceEngine], assembly.device_engines)[FAULTY] = faulty
         halt = assembly.simulation.run()
     assert halt is not None
     return Told.by(records, halt.reason)

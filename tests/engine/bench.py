@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
-from fedoptima.core.jobs import DeviceProfile, ExportModel, Job, LoadModel, PlanRun, Prepare
+from fedoptima.core.jobs import DeviceProfile, Job, LoadModel, PlanRun, Prepare
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
-from fedoptima.engine.payloads import Tensors, unpack
+from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.plan import PlanSettings
@@ -108,7 +108,8 @@ class Bench:
 
 def state(engine: DeviceEngine) -> Tensors:
     """What the device would hand in now."""
-    return unpack(engine.execute(ExportModel(), PayloadId("look/0/0")).result)
+    held = {n: t for n, t in engine.save()[1].items() if n.startswith("model.")}
+    return {name.removeprefix("model."): tensor for name, tensor in held.items()}
 
 
 def payload(**tensors: Tensor) -> Payload:

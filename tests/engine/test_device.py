@@ -131,14 +131,22 @@ def test_clip_norm_bounds_the_step() -> None:
     assert float(moved.norm()) == pytest.approx(RATE * bound, rel=1e-3)
 
 
-def test_an_exported_model_is_a_copy() -> None:
+def test_the_next_round_does_not_change_an_exported_model() -> None:
     bench = whole()
     bench.at("d", FullStep(0))
     exported = unpack(bench.at("d", ExportModel()).result)
     kept = {name: tensor.clone() for name, tensor in exported.items()}
+    bench.at("d", LoadModel(bench.first_model, 0.0))
     bench.at("d", FullStep(1))
     assert same(exported, kept)
     assert not same(exported, state(bench.devices["d"]))
+
+
+def test_a_device_holds_no_model_after_its_export() -> None:
+    bench = whole()
+    bench.at("d", FullStep(0))
+    bench.at("d", ExportModel())
+    assert not state(bench.devices["d"])
 
 
 def test_a_loaded_model_is_copied_too() -> None:
@@ -151,8 +159,9 @@ def test_a_loaded_model_is_copied_too() -> None:
 def test_a_delta_is_the_change_since_the_model_was_loaded() -> None:
     bench = whole()
     bench.at("d", FullStep(0))
+    after = state(bench.devices["d"])
     delta = unpack(bench.at("d", ExportModel(delta=True)).result)
-    before, after = unpack(bench.first_model), state(bench.devices["d"])
+    before = unpack(bench.first_model)
     assert same(delta, {name: after[name] - before[name] for name in after})
 
 

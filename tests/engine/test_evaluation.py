@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.core.jobs import AuxiliaryStep, ExportModel, Forward, Merge, Part, ServerStep
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    ExportModel,
+    Forward,
+    LoadModel,
+    Merge,
+    Part,
+    ServerStep,
+)
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId
 from fedoptima.engine.payloads import Tensors, unpack
@@ -45,7 +53,9 @@ def train(bench: Bench, step: int) -> None:
     sent = bench.at("d", Forward(step)).result
     bench.at("d", AuxiliaryStep(step))
     bench.at_server(ServerStep(D, 1, step, sent, 0.0))
-    bench.at_server(Merge(0.0, (Part(D, 1.0, bench.at("d", ExportModel()).result),), (D,)))
+    update = bench.at("d", ExportModel()).result
+    merged = bench.at_server(Merge(0.0, (Part(D, 1.0, update),), (D,))).result
+    bench.at("d", LoadModel(merged, 0.0))
 
 
 def test_an_evaluation_is_of_the_weights_as_they_were_when_it_was_taken() -> None:

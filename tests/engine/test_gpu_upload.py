@@ -146,7 +146,8 @@ def work_through(bench: Bench, *, network: str) -> tuple[Tensors, Tensors]:
             else:
                 bench.at("d", AuxiliaryStep(step))
     delta = carried(bench.at("d", ExportModel(delta=True)).result)
-    bench.at_server(Merge(1.0, (Part(D, 0.5, delta),), (D,), ServerOptimizer(0.5, 0.9)))
+    merge = Merge(1.0, (Part(D, 0.5, delta),), (D,), ServerOptimizer(0.5, 0.9))
+    bench.at("d", LoadModel(carried(bench.at_server(merge).result), 0.0))
     update = carried(bench.at("d", ExportModel()).result)
     merged = bench.at_server(Merge(0.25, (Part(D, 0.75, update),), (D,))).result
     return {name: tensor.cpu() for name, tensor in unpack(merged).items()}, bench.server.export()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.engine.learner import Learner
+from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import Tensors, copy_of
 
 CONFIGS = {
@@ -23,16 +26,18 @@ def trained(config: OptimizerConfig, steps: list[float], *, masked: bool) -> Ten
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
-    learner = Learner("x", {"": model}, config, ScheduleConfig(), undoable=True, masked=masked)
+    learner = Learner(
+        "x", {"": Network(model)}, config, ScheduleConfig(), undoable=True, masked=masked
+    )
     for number, factor in enumerate(factor for factor in steps):
         seed = sum(step == 1 for step in steps[:number])
         inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
         learner.begin()
-        loss = cross_entropy(model(inputs * factor), torch.arange(8) % 3)
+        loss = cross_entropy(cast(Tensor, learner.call(inputs * factor)), torch.arange(8) % 3)
         loss.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         assert bool(learner.learn() > 0) == (factor != 1)
-    learner.check_losses()
+    learner.take_losses().check()
     return copy_of(learner.tensors())
 
 

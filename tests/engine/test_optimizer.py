@@ -9,6 +9,7 @@ from torch import nn
 from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.engine.learner import Learner, build_optimizer, rate_factor
+from fedoptima.engine.network import Network
 
 
 @pytest.mark.parametrize(
@@ -49,4 +50,4 @@ def test_an_optimiser_is_torchs_own_with_the_settings_given(name: str) -> None:
 def test_a_side_with_nothing_to_train_is_refused_with_a_way_out() -> None:
     frozen = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ConfigError, match=r"the server has nothing to train.*split\.at"):
-        Learner("the server", {"": frozen}, OptimizerConfig(), ScheduleConfig())
+        Learner("the server", {"": Network(frozen)}, OptimizerConfig(), ScheduleConfig())

@@ -68,9 +68,10 @@ def test_the_weight_is_not_carried_from_one_merge_into_the_next() -> None:
         decision = offer(policy, update, version=version, began=version - staleness)
         assert decision.merge is not None
         assert decision.merge.parts[0].weight == 1 / (staleness + 1)
-        merged = unpack(work.at_server(decision.merge).result)
+        result = work.at_server(decision.merge).result
         expected = mixed(expected, unpack(update), 1 / (staleness + 1))
-        assert same(merged, expected)
+        assert same(unpack(result), expected)
+        work.at("d", LoadModel(result, 0.0))
 
 
 def test_keep_and_weight_make_a_whole_at_every_staleness_of_every_rule() -> None:

@@ -118,7 +118,7 @@ def test_a_model_that_is_not_finite_is_not_written_and_the_checkpoint_before_sta
     before: list[Path | None] = []
 
     def poison(watch: SimulationWatch) -> None:
-        engine = watch.simulation._server_engine
+        engine = watch.simulation._executor._server
         assert isinstance(engine, ServerEngine)
         engine._global["0.0.bias"].fill_(float("nan"))
         before.append(newest_checkpoint(path / "checkpoints"))

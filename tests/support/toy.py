@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import cast
 
-from fedoptima.core.errors import NotFinite, TrainingDiverged
+from fedoptima.core.errors import NotFinite, ProtocolViolation, TrainingDiverged
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -62,8 +62,7 @@ class ToyDevice:
         self._fails_at = fails_at
         self.reset()
 
-    def admit(self, message: Message) -> None:
-        pass
+    losses = None  # its losses are not checked
 
     def reset(self) -> None:
         self._prepared = False
@@ -180,6 +179,15 @@ class ToyServer:
 
     def inspect(self, message: Message) -> None:
         pass
+
+    def noted(self, device: NodeId) -> None:
+        pass
+
+    def forget(self, device: NodeId) -> None:
+        pass
+
+    def faults(self) -> dict[NodeId, ProtocolViolation]:
+        return {}
 
     def admit(self, message: Message, values: object = None) -> None:
         if isinstance(message, ModelUpdate) and math.isnan(number(message.data)):

@@ -31,6 +31,7 @@ from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.sim.driver import Simulation
+from fedoptima.sim.executor import Inline
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Link
 from fedoptima.sim.state import SimDevice, SimState
@@ -104,8 +105,10 @@ class World:
         self.simulation = Simulation(
             ServerCore(description.method, settings),
             {name: _sim_device(device) for name, device in devices.items()},
-            engines={name: _engine(i, device) for i, (name, device) in enumerate(devices.items())},
-            server_engine=self.engine,
+            executor=Inline(
+                self.engine,
+                {name: _engine(i, device) for i, (name, device) in enumerate(devices.items())},
+            ),
             costs=ToyCosts(
                 {SERVER: description.server_speed}
                 | {name: device.speed for name, device in devices.items()}

@@ -34,7 +34,7 @@ class HostileEngine(DeviceEngine):
     def __init__(
         self, task: Task, node: NodeId, loader: Loader, attack: str, strength: float
     ) -> None:
-        super().__init__(task, node, loader)
+        super().__init__(task, node, loader, deferred=True)
         self._attack = attack
         self._strength = strength
 
@@ -104,7 +104,7 @@ def engines_with(hostile: frozenset[str], attack: str, strength: float) -> Build
 
     def build(recipe: Recipe, task: Task, device: NodeId, rows: NDArray[np.int64]) -> DeviceEngine:
         if device not in hostile or attack == "none":
-            return device_engine(recipe, task, device, rows)
+            return device_engine(recipe, task, device, rows, deferred=True)
         kind = WrongLabels if attack == "label_flip" else Loader
         loader = device_loader(recipe, task, device, rows, kind)
         return HostileEngine(task, device, loader, attack, strength)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.jobs import (
@@ -21,35 +21,34 @@ from fedoptima.core.jobs import (
 )
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import GlobalModel, Message
-from fedoptima.core.plan import Plan
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.loader import Loader
 from fedoptima.engine.aggregator import difference
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.gpu_upload import arrived, stage_message
-from fedoptima.engine.learner import Learner
+from fedoptima.engine.learner import Learner, Losses
 from fedoptima.engine.payload_validation import ExpectedModel
 from fedoptima.engine.payloads import (
     ACTIVATIONS,
+    AUXILIARY,
     LABELS,
     SHARE,
     Tensors,
-    copy_of,
     name_activation,
     pack,
 )
 from fedoptima.engine.task import Task
 from fedoptima.models.activation import tensors_of
 
-AUXILIARY = "aux."
-
 
 class DeviceEngine:
     """Trains a device's side of the network on the device's own samples."""
 
-    def __init__(self, task: Task, node: NodeId, loader: Loader) -> None:
+    def __init__(self, task: Task, node: NodeId, loader: Loader, *, deferred: bool = False) -> None:
+        """``deferred``: the losses are not checked here, but by whoever asks for `losses`."""
         self._task = task
+        self._deferred = deferred
         self._node = node
         self._loader = loader
         self.reset()
@@ -58,6 +57,7 @@ class DeviceEngine:
         """The state of a process that has just started."""
         self._plan = ""
         self._learner: Learner | None = None
+        self.losses: Losses | None = None  # of the last round
         self._expected: ExpectedModel | None = None  # what the server may send
         # Forward passes whose backward pass is to come: (seq, part) -> (parts, output, labels).
         self._waiting: dict[tuple[int, int], tuple[int, object, Tensor]] = {}
@@ -89,8 +89,19 @@ class DeviceEngine:
 
     def admit(self, message: Message) -> None:
         """Raise ProtocolViolation if the server's model does not match the plan."""
-        if isinstance(message, GlobalModel) and self._expected is not None:
-            self._expected.check(message.data)
+        if isinstance(message, GlobalModel) and self._plan:
+            self._expected_model().check(message.data)
+
+    def _expected_model(self) -> ExpectedModel:
+        if self._expected is None:
+            networks = self._task.networks(self._plan)
+            first = {
+                prefix + name: tensor
+                for prefix, network in networks.items()
+                for name, tensor in network.first().items()
+            }
+            self._expected = ExpectedModel(first, self._learning().parameter_names())
+        return self._expected
 
     def receive(self, message: Message) -> Message:
         """An admitted message, with its tensors being copied to the compute device."""
@@ -99,15 +110,11 @@ class DeviceEngine:
     # ---- jobs --------------------------------------------------------------------------------
 
     def _prepare(self, plan: str) -> None:
-        self._plan = plan
-        sides = self._task.sides(Plan.from_json(plan))
-        modules = {"": sides.device}
-        if sides.auxiliary is not None:
-            modules[AUXILIARY] = sides.auxiliary
-        learner = self._learner = Learner(
-            self._node, modules, self._task.device_optimizer, self._task.schedule
+        self._plan, self._expected = plan, None
+        networks = self._task.networks(plan)
+        self._learner = Learner(
+            self._node, networks, self._task.device_optimizer, self._task.schedule
         )
-        self._expected = ExpectedModel(learner.tensors(), learner.parameter_names())
         self._waiting.clear()
 
     def _load(self, tensors: Tensors, progress: float) -> None:
@@ -135,7 +142,7 @@ class DeviceEngine:
             inputs, labels = inputs.tensor_split(parts)[part], labels.tensor_split(parts)[part]
         seed = derive(self._task.planning.seed, self._node, "step", seq, part)
         seed_step(seed, self._task.compute)
-        output: object = self._module("")(inputs)
+        output = self._learning().call(inputs)
         return output, labels, len(labels) / whole
 
     def _auxiliary_step(self, seq: int, result: PayloadId) -> Outcome:
@@ -143,17 +150,16 @@ class DeviceEngine:
         # Other nodes have drawn from torch's generator since the forward pass.
         seed = derive(self._task.planning.seed, self._node, "auxiliary", seq)
         seed_step(seed, self._task.compute)
-        loss = self._task.loss(self._module(AUXILIARY)(output), labels)
-        return self._learn(loss, labels, result)
+        return self._learn(self._learning().call(output, AUXILIARY), labels, result)
 
     def _full_step(self, seq: int, result: PayloadId) -> Outcome:
         output, labels, _ = self._run(seq, 0, 1)
-        if not isinstance(output, Tensor):
-            raise InvariantBroken("the whole model did not return one tensor")
-        return self._learn(self._task.loss(output, labels), labels, result)
+        return self._learn(output, labels, result)
 
-    def _learn(self, loss: Tensor, labels: Tensor, result: PayloadId) -> Outcome:
-        learner = self._learning()
+    def _learn(self, output: object, labels: Tensor, result: PayloadId) -> Outcome:
+        if not isinstance(output, Tensor):
+            raise InvariantBroken("the model did not return one tensor")
+        learner, loss = self._learning(), self._task.loss(output, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         learner.learn()
@@ -175,18 +181,18 @@ class DeviceEngine:
 
     def _export(self, delta: bool) -> Tensors:
         learner = self._learning()
-        learner.check_losses()
+        self.losses = learner.take_losses()
+        if not self._deferred:
+            self.losses.check()
+        tensors = learner.hand_over()  # the next round begins with another model
         if delta:
-            return difference(learner.tensors(), self._received, learner.parameter_names())
-        return copy_of(learner.tensors())
+            return difference(tensors, self._received, learner.parameter_names())
+        return tensors
 
     def _learning(self) -> Learner:
         if self._learner is None:
             raise InvariantBroken(f"{self._node} works without having prepared")
         return self._learner
-
-    def _module(self, prefix: str) -> nn.Module:
-        return self._learning().modules[prefix]
 
     # ---- checkpoint --------------------------------------------------------------------------
 
@@ -213,7 +219,8 @@ class DeviceEngine:
         for seq, part, parts in cast(list[tuple[int, int, int]], state["waiting"]):
             output, labels, _ = self._run(seq, part, parts)
             self._waiting[seq, part] = (parts, output, labels)
-        learner.restore_buffers(tensors)
+        if self._waiting:
+            learner.restore_buffers(tensors)
         self._received = {
             name.removeprefix("received."): tensor
             for name, tensor in tensors.items()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
 import torch
@@ -11,20 +13,50 @@ from torch import Tensor, nn
 
 from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError, InvariantBroken, TrainingDiverged
+from fedoptima.engine.host_copy import HostCopy
+from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import Tensors, copy_of
 
 
-class Learner:
-    """One or more modules trained by one optimiser.
+@dataclass(frozen=True)
+class Losses:
+    """The sum of a learner's training losses over some steps."""
 
-    ``modules`` maps a prefix of names to a module: the device side has the prefix "" and its
-    auxiliary network "aux.".
+    who: str
+    total: HostCopy
+    steps: int
+    rate: float
+
+    def check(self) -> None:
+        """Raise TrainingDiverged if one was not finite."""
+        ((total,),) = self.total.read()
+        if self.steps and not math.isfinite(total):
+            raise TrainingDiverged(
+                f"the training loss of {self.who} is {total:g} after {self.steps} "
+                f"steps at learning rate {self.rate:g}; lower the learning rate, "
+                "set clip_norm, or look for infinite values in the data"
+            )
+
+
+class _Memory(Enum):
+    """Where a learner's weights and buffers are."""
+
+    BORROWED = "borrowed"  # in the network's first tensors
+    OWN = "own"
+    NONE = "none"  # handed over; others are to be loaded
+
+
+class Learner:
+    """Weights and buffers that are trained by one optimiser, of one or more networks.
+
+    ``networks`` maps a prefix of names to a network: the device side has the prefix "" and its
+    auxiliary network "aux.". The first tensors are those of the networks, until others are loaded.
     """
 
     def __init__(
         self,
         who: str,
-        modules: Mapping[str, nn.Module],
+        networks: Mapping[str, Network],
         settings: OptimizerConfig,
         schedule: ScheduleConfig,
         *,
@@ -36,13 +68,19 @@ class Learner:
         ``masked``: without asking whether it has to be; None: on a GPU, which would be waited for.
         """
         self.who = who
-        self.modules = dict(modules)
+        self._networks = dict(networks)
         self._settings = settings
         self._schedule = schedule
-        self._parameters: list[Tensor] = []
-        for module in self.modules.values():
-            module.train()
-            self._parameters += [p for p in module.parameters() if p.requires_grad]
+        self._own = {prefix: network.leaves() for prefix, network in networks.items()}
+        self._memory = _Memory.BORROWED
+        self._parameters: list[Tensor] = list(
+            dict.fromkeys(
+                tensor
+                for own in self._own.values()
+                for tensor in own.values()
+                if isinstance(tensor, nn.Parameter) and tensor.requires_grad
+            )
+        )
         if not self._parameters:
             raise ConfigError(
                 f"{who} has nothing to train: no parameter of its part of the model requires a "
@@ -52,12 +90,17 @@ class Learner:
         # Only fused optimisers can leave out a step without being told whether.
         self._masked = undoable and (compute.type == "cuda" if masked is None else masked)
         self._optimizer = build_optimizer(settings, self._parameters, fused=self._masked)
-        # Live references: state_dict() is slow to build and the tensors stay the same objects.
         self._tensors: Tensors = {
-            prefix + name: tensor
-            for prefix, module in self.modules.items()
-            for name, tensor in module.state_dict(keep_vars=True).items()
+            prefix + name: self._own[prefix][name]
+            for prefix, network in networks.items()
+            for name in network.module.state_dict(keep_vars=True)
         }
+        self._names = frozenset(
+            prefix + name
+            for prefix, own in self._own.items()
+            for name, tensor in own.items()
+            if isinstance(tensor, nn.Parameter)
+        )
         self._rate = settings.learning_rate
         self._loss = torch.zeros((), device=compute)
         self._losses = 0
@@ -70,11 +113,11 @@ class Learner:
 
     def parameter_names(self) -> frozenset[str]:
         """All of them: weights shared by two layers have two names, and neither is a buffer."""
-        return frozenset(
-            prefix + name
-            for prefix, module in self.modules.items()
-            for name, _ in module.named_parameters(remove_duplicate=False)
-        )
+        return self._names
+
+    def call(self, value: object, prefix: str = "") -> object:
+        """What a network makes of ``value``, with these weights."""
+        return self._networks[prefix].call(self, self._own[prefix], value)
 
     def tensors(self) -> Tensors:
         """The weights and buffers themselves: to be read, not kept."""
@@ -84,12 +127,33 @@ class Learner:
         if tensors.keys() != self._tensors.keys():
             odd = sorted(tensors.keys() ^ self._tensors.keys())
             raise InvariantBroken(f"{self.who}: the model's tensors differ: {', '.join(odd[:5])}")
-        with torch.no_grad():
-            for name, tensor in self._tensors.items():
-                tensor.copy_(tensors[name])
+        self._take_in(tensors)
         if self._settings.reset_on_load:
             self._optimizer.state.clear()
         self.drop_gradients()
+
+    def _take_in(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+        with torch.no_grad():
+            for name, tensor in self._tensors.items():
+                given = tensors[prefix + name]
+                if self._memory is _Memory.OWN:
+                    tensor.copy_(given)
+                else:
+                    tensor.data = given.detach().clone()
+        self._memory = _Memory.OWN
+
+    def hand_over(self) -> Tensors:
+        """The weights and buffers, which are gone then until others are loaded."""
+        tensors = {name: tensor.detach() for name, tensor in self._tensors.items()}
+        self.release()
+        return tensors
+
+    def release(self) -> None:
+        """Hold no memory until the next model is loaded; the optimiser keeps its state."""
+        self.drop_gradients()
+        self._memory = _Memory.NONE
+        for tensor in self._tensors.values():
+            tensor.data = tensor.new_empty(0)
 
     def drop_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -159,24 +223,20 @@ class Learner:
                 momentum = torch.zeros_like(parameter, requires_grad=False)
                 self._optimizer.state[parameter]["momentum_buffer"] = momentum
 
-    def check_losses(self) -> None:
-        """Raise if a loss since the last check was not finite.
-
-        Once per round, not per step: reading a number from a GPU makes the program wait for it.
-        """
-        if self._losses and not bool(torch.isfinite(self._loss)):
-            raise TrainingDiverged(
-                f"the training loss of {self.who} is {float(self._loss):g} after {self._losses} "
-                f"steps at learning rate {self._rate:g}; lower the learning rate, "
-                "set clip_norm, or look for infinite values in the data"
-            )
-        self._loss.zero_()
+    def take_losses(self) -> Losses:
+        """Those since the last time, to be checked once per round, not per step: reading a number
+        from a GPU makes the program wait for it."""
+        losses = Losses(self.who, HostCopy(self._loss.reshape(1, 1)), self._losses, self._rate)
+        # Not zeroed in place: on a CPU the copy is the tensor itself.
+        self._loss = torch.zeros_like(self._loss)
         self._losses = 0
+        return losses
 
     # ---- checkpoint --------------------------------------------------------------------------
 
     def save(self) -> tuple[dict[str, object], Tensors]:
-        tensors = {f"model.{name}": t for name, t in copy_of(self._tensors).items()}
+        held = {} if self._memory is _Memory.NONE else self._tensors
+        tensors = {f"model.{name}": t for name, t in copy_of(held).items()}
         kinds: dict[str, object] = {}
         for index, parameter in enumerate(self._parameters):
             for key, value in self._optimizer.state.get(parameter, {}).items():
@@ -195,9 +255,10 @@ class Learner:
         return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
-        with torch.no_grad():
-            for name, tensor in self._tensors.items():
-                tensor.copy_(tensors[f"model.{name}"])
+        if all(f"model.{name}" in tensors for name in self._tensors):
+            self._take_in(tensors, "model.")
+        else:
+            self.release()
         self.drop_gradients()
         self._optimizer.state.clear()
         entries: dict[str, object] = dict(cast(Mapping[str, object], state["optimizer"]))
@@ -218,7 +279,7 @@ class Learner:
         for index, parameter in enumerate(self._parameters):
             gradient = tensors.get(f"gradient.{index}")
             parameter.grad = None if gradient is None else gradient.clone()
-        self._loss.copy_(tensors["loss"])
+        self._loss = tensors["loss"].clone()
         if self._undoable and "undo" in tensors:
             self._undo.copy_(tensors["undo"])
             self._diverged.copy_(tensors["diverged"])

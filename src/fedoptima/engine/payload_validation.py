@@ -145,16 +145,22 @@ class Values:
 
     def check(self, name: str, allowed: Range) -> None:
         """Raise ProtocolViolation if a value is outside."""
-        low, high = self.range(name)
-        if allowed.low <= low and high <= allowed.high:
-            return
-        if math.isnan(low):
-            raise NotFinite(_diverged(f"{name} holds NaN"))
-        # Not which values: devices with the same fault are then listed together.
-        said = f"{name} holds values outside {allowed}"
-        if abs(low) < LARGEST and abs(high) < LARGEST:  # a variance below 0, a label, a counter
-            raise ProtocolViolation(said)
-        raise NotFinite(_diverged(said))
+        check_range(name, self.range(name), allowed)
+
+
+def check_range(name: str, found: Range, allowed: Range) -> None:
+    low, high = found
+    if allowed.low <= low and high <= allowed.high:
+        return
+    if name == LABELS:
+        raise ProtocolViolation(f"labels from {low:g} to {high:g} for {allowed.high + 1:g} classes")
+    if math.isnan(low):
+        raise NotFinite(_diverged(f"{name} holds NaN"))
+    # Not which values: devices with the same fault are then listed together.
+    said = f"{name} holds values outside {allowed}"
+    if abs(low) < LARGEST and abs(high) < LARGEST:  # a variance below 0, a counter
+        raise ProtocolViolation(said)
+    raise NotFinite(_diverged(said))
 
 
 _NOTHING = torch.zeros(2)
@@ -185,11 +191,18 @@ class ExpectedActivations:
         sample = sum(kind.shape.numel() * kind.dtype.itemsize for kind in self._samples.values())
         self.nbytes = (sample + torch.int64.itemsize) * batch_size + torch.float64.itemsize
         self._batch_size = batch_size
-        self._classes = classes
         values = Values(name_activation(example))
-        self._ranges = {name: _of_example(values.range(name)) for name in self._samples}
+        self.ranges = {name: _of_example(values.range(name)) for name in self._samples}
+        self.ranges = {LABELS: Range(0, classes - 1), **self.ranges}
 
     def check(self, batch: ActivationBatch, values: Values | None = None) -> None:
+        self.check_form(batch)
+        values = values or Values(tensors_in(batch.data))
+        for name, allowed in self.ranges.items():
+            values.check(name, allowed)
+
+    def check_form(self, batch: ActivationBatch) -> None:
+        """All but the values."""
         if not 0 <= batch.part < batch.parts:
             raise ProtocolViolation(f"part {batch.part} of {batch.parts} parts of a mini-batch")
         tensors = tensors_in(batch.data)
@@ -199,12 +212,6 @@ class ExpectedActivations:
             _check_kind(name, tensors[name], Kind(torch.Size((count, *kind.shape)), kind.dtype))
         if batch.parts > 1:
             _check_share(tensors[SHARE])
-        values = values or Values(tensors)
-        low, high = values.range(LABELS)
-        if low < 0 or high >= self._classes:
-            raise ProtocolViolation(f"labels from {low:g} to {high:g} for {self._classes} classes")
-        for name, allowed in self._ranges.items():
-            values.check(name, allowed)
 
     def _count(self, labels: Tensor, parts: int) -> int:
         """How many samples there are."""

@@ -21,6 +21,7 @@ Tensors = dict[str, Tensor]
 LABELS = "labels"
 SHARE = "share"  # of the mini-batch, where a part of one travels alone
 ACTIVATIONS = "activations."
+AUXILIARY = "aux."
 
 
 def pack(identity: PayloadId, tensors: Tensors) -> Payload:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import Metrics
@@ -19,12 +19,13 @@ from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
+from fedoptima.engine.deferred_faults import DeferredFaults, NotedFaults
 from fedoptima.engine.determinism import seed_step
-from fedoptima.engine.device import AUXILIARY
 from fedoptima.engine.faults import Faults
 from fedoptima.engine.gpu_upload import all_arrive, arrived, stage_message
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.merging import choose, handed_in, is_finite, of_copies, where
+from fedoptima.engine.network import Network
 from fedoptima.engine.payload_validation import (
     ExpectedActivations,
     ExpectedModel,
@@ -32,6 +33,7 @@ from fedoptima.engine.payload_validation import (
     tensors_in,
 )
 from fedoptima.engine.payloads import (
+    AUXILIARY,
     LABELS,
     SHARE,
     Tensors,
@@ -48,13 +50,17 @@ from fedoptima.preprocess.split import DeviceSpeed
 class ServerEngine:
     """Holds the global model: the device side (never trained here) and the server side."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, deferred: bool = False) -> None:
+        """``deferred``: the values of batches are checked while they train; see `noted`."""
         self._task = task
+        self._deferred: DeferredFaults | None = None
+        self._defers = deferred
         self.plan: Plan | None = None
         self._activation: object = None
         self._device_names: tuple[str, ...] = ()  # of tensors, without the auxiliary network's
         self._spares: list[list[nn.Module]] = []  # both sides once more, to evaluate with
         self._global: Tensors = {}  # what devices are sent: device side and auxiliary network
+        self._network: Network | None = None  # the server side
         self._server: Learner | None = None  # the shared one, or the merged copies
         self._copies: dict[NodeId, Learner] = {}
         self._deltas = DeltaOptimizer()
@@ -105,20 +111,28 @@ class ServerEngine:
         self._robustness = Robustness(self._task.robust)
         self._robustness.watch(self._parameters, self._global)
         self._spares = [[sides.device]]
+        if self._defers:
+            self._deferred = DeferredFaults({}, self._task.compute)
         if sides.server is not None:
             planning = self._task.planning
             self._expected_batch = ExpectedActivations(
                 sides.activation, batch_size=planning.batch_size, classes=planning.classes
             )
             self._spares[0].append(deepcopy(sides.server))
-            self._server = self._learner("the server", sides.server)
+            if self._defers:
+                ranges = self._expected_batch.ranges
+                self._deferred = DeferredFaults(ranges, self._task.compute)
+            self._network = Network(sides.server)
+            self._server = self._learner("the server")
             own = self._server.tensors()
             self._masks |= {n for n, t in own.items() if not is_finite({n: t}, ())}
             self._robustness.watch(self._server.parameter_names(), own)
 
-    def _learner(self, who: str, module: nn.Module) -> Learner:
+    def _learner(self, who: str) -> Learner:
+        if self._network is None:
+            raise InvariantBroken("this method has no server side to train")
         optimizer, schedule = self._task.server_optimizer, self._task.schedule
-        return Learner(who, {"": module}, optimizer, schedule, undoable=True)
+        return Learner(who, {"": self._network}, optimizer, schedule, undoable=True)
 
     # ---- messages: on the thread that receives them ------------------------------------------
 
@@ -141,7 +155,32 @@ class ServerEngine:
             case ActivationBatch():
                 if self._expected_batch is None:
                     raise ProtocolViolation("activations for a server that trains on none")
-                self._expected_batch.check(message, values)
+                if self._deferred is None:
+                    self._expected_batch.check(message, values)
+                else:
+                    self._expected_batch.check_form(message)
+
+    def noted(self, device: NodeId) -> NotedFaults | None:
+        """What was wrong with a device's batches and updates so far, if that is deferred."""
+        return self._deferred.of(device) if self._deferred else None
+
+    def forget(self, device: NodeId) -> None:
+        """A device's process has ended; what it sent is no fault of the next one."""
+        if self._deferred is not None:
+            self._deferred.forget(device)
+
+    def faults(self) -> dict[NodeId, ProtocolViolation]:
+        """Devices that something is wrong with, if that is deferred; each is named once."""
+        found: dict[NodeId, ProtocolViolation] = {}
+        if self._deferred is None:
+            return found
+        for device in self._deferred.devices:
+            try:
+                self._deferred.of(device).check()
+            except ProtocolViolation as error:
+                found[device] = error
+                self._deferred.forget(device)
+        return found
 
     def most_bytes(self, kind: type[Message]) -> int:
         """Of the tensors in the largest message of this kind that a device may send.
@@ -171,17 +210,21 @@ class ServerEngine:
         labels = tensors[LABELS]
         if job.part == 0:
             learner.begin()
+        if self._deferred is not None:
+            learner.leave_out(self._deferred.saw(job.origin, tensors))
+            # A label that is no class would end the program on a GPU.
+            labels = labels.clamp(0, self._task.planning.classes - 1)
         activation = rebuild_activation(tensors, self._activation)
         seed = derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
         seed_step(seed, self._task.compute)
-        loss = self._task.loss(learner.modules[""](activation), labels)
+        loss = self._task.loss(cast(Tensor, learner.call(activation)), labels)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss
         weighted.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
             learner.set_progress(job.progress)
             self._robustness.limit(job.origin, learner, activation)
-            self._faults.note(job.origin, learner.learn())
+            self._note(job.origin, learner.learn())
         if job.return_gradient:
             return Outcome(pack(result, gradients_of(activation)), samples=len(labels))
         return Outcome(Payload(result, 0), samples=len(labels))
@@ -223,14 +266,16 @@ class ServerEngine:
             own = merge(shared.tensors(), job.keep, sides[1])
             finite = finite & is_finite(own, self._masks)
             shared.load(where(finite, own, shared.tensors()))
-        if len(job.parts) == 1 or not finite.is_cuda:
-            self._faults.note(job.parts[0].device, (~finite).float())
+        if len(job.parts) == 1 or not (finite.is_cuda or self._deferred):
+            self._note(job.parts[0].device, (~finite).float())
+
+    def _note(self, device: NodeId, fault: Tensor) -> None:
+        (self._faults if self._deferred is None else self._deferred).note(device, fault)
 
     def _open_copy(self, device: NodeId) -> None:
         shared = self._shared()
         if device not in self._copies:
-            module = deepcopy(shared.modules[""])
-            self._copies[device] = self._learner(f"{device}'s side of the server", module)
+            self._copies[device] = self._learner(f"{device}'s side of the server")
         self._copies[device].load(shared.tensors())
 
     # ---- results -----------------------------------------------------------------------------
@@ -244,7 +289,6 @@ class ServerEngine:
         Call it on the thread that executes jobs. The result has modules of its own: training may
         continue in the meantime, and further evaluations may be taken.
         """
-        self.check_losses()
         spares = self._spares
         sides = spares.pop() if spares else self._more_sides()
         weights = self._weights()
@@ -274,10 +318,6 @@ class ServerEngine:
         whole = {name: self._global[name] for name in self._device_names}
         return whole if self._server is None else whole | self._server.tensors()
 
-    def check_losses(self) -> None:
-        for learner in [*self._copies.values(), *([self._server] if self._server else [])]:
-            learner.check_losses()
-
     def export(self) -> Tensors:
         """Both sides as one: loads into the plain model."""
         if self.plan is None:
@@ -297,6 +337,8 @@ class ServerEngine:
             state, own = learner.save()
             learners[name] = state
             tensors |= {f"learner.{name}/{key}": tensor for key, tensor in own.items()}
+        deferred, own = self._deferred.save() if self._deferred else ([], {})
+        tensors |= {f"deferred.{name}": tensor for name, tensor in own.items()}
         robustness, own = self._robustness.save()
         tensors |= {f"robustness.{name}": tensor for name, tensor in own.items()}
         weights = self._global | (self._server.tensors() if self._server else {})
@@ -307,6 +349,7 @@ class ServerEngine:
             "learners": learners,
             "robustness": robustness,
             "faulty": self._faults.save(),
+            "deferred": deferred,
         }, tensors
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
@@ -317,6 +360,9 @@ class ServerEngine:
         self._global = _under("global.", tensors)
         self._deltas.velocity = _under("velocity.", tensors)
         self._faults.restore(cast(list[NodeId], state.get("faulty", [])))
+        if self._deferred is not None:
+            devices = cast(list[NodeId], state.get("deferred", []))
+            self._deferred.restore(devices, _under("deferred.", tensors))
         if "robustness" in state:
             robustness = cast(Mapping[str, object], state["robustness"])
             self._robustness.restore(robustness, _under("robustness.", tensors))

@@ -24,6 +24,8 @@ from fedoptima.engine.evaluation import (
     forward_pass,
     start_evaluation,
 )
+from fedoptima.engine.network import Network
+from fedoptima.engine.payloads import AUXILIARY
 from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
@@ -94,6 +96,21 @@ class Task:
             if module is not None:
                 module.to(self.compute)
         return sides
+
+    def networks(self, plan: str) -> dict[str, Network]:
+        """What all devices of this process compute with: their side and the auxiliary network."""
+        known = self._networks.get(plan)
+        if known is None:
+            sides = self.sides(Plan.from_json(plan))
+            known = {"": Network(sides.device)}
+            if sides.auxiliary is not None:
+                known[AUXILIARY] = Network(sides.auxiliary)
+            self._networks[plan] = known
+        return known
+
+    @cached_property
+    def _networks(self) -> dict[str, dict[str, Network]]:
+        return {}
 
     def evaluate(self, sides: Sequence[nn.Module], data: Split | None = None) -> Metrics:
         """Accuracy and loss of both sides in sequence; on the validation data by default.

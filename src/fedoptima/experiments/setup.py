@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 
 import numpy as np
 import torch
@@ -41,7 +42,8 @@ from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.costs import FlopCosts
 from fedoptima.sim.driver import Simulation
-from fedoptima.sim.dry import DryDeviceEngine, DryServerEngine
+from fedoptima.sim.dry import Dry, DryDeviceEngine, DryServerEngine
+from fedoptima.sim.executor import Executor, Inline
 from fedoptima.sim.fleet import Fleet, build_fleet
 from fedoptima.sim.network import Link
 from fedoptima.sim.state import SimDevice
@@ -261,14 +263,19 @@ def assemble(
     recipe, task, fleet = experiment.recipe, experiment.task, experiment.fleet
     batches = experiment.batches
     server_engine: ServerEngine | DryServerEngine
-    engines: dict[NodeId, DeviceEngine | DryDeviceEngine] = {}
+    engines: dict[NodeId, DeviceEngine] | dict[NodeId, DryDeviceEngine]
+    executor: Executor
     if dry:
-        dry_server = server_engine = DryServerEngine(task, batches)
-        engines.update({d: DryDeviceEngine(dry_server, batches[d]) for d in fleet.devices})
+        server_engine = DryServerEngine(task, batches)
+        engines = {d: DryDeviceEngine(server_engine, batches[d]) for d in fleet.devices}
+        executor = Dry(server_engine, engines)
     else:
-        server_engine = ServerEngine(task)
-        for device, rows in experiment.shares.items():
-            engines[device] = (build_engine or device_engine)(recipe, task, device, rows)
+        server_engine = ServerEngine(task, deferred=True)
+        build = build_engine or partial(device_engine, deferred=True)
+        engines = {
+            device: build(recipe, task, device, rows) for device, rows in experiment.shares.items()
+        }
+        executor = Inline(server_engine, engines)
 
     def plan() -> Plan:
         assert server_engine.plan is not None
@@ -289,8 +296,7 @@ def assemble(
     simulation = Simulation(
         ServerCore(experiment.method, server_settings(recipe, experiment.expected.at_start)),
         devices,
-        engines=engines,
-        server_engine=server_engine,
+        executor=executor,
         costs=FlopCosts(plan, fleet.server, fleet.devices, batches),
         changes=fleet.changes,
         churn=fleet.churn,
@@ -301,9 +307,16 @@ def assemble(
 
 
 def device_engine(
-    recipe: Recipe, task: Task, device: NodeId, rows: NDArray[np.int64]
+    recipe: Recipe,
+    task: Task,
+    device: NodeId,
+    rows: NDArray[np.int64],
+    *,
+    deferred: bool = False,
 ) -> DeviceEngine:
-    return DeviceEngine(task, device, device_loader(recipe, task, device, rows))
+    """``deferred``: for a simulation, in which the executor checks the losses."""
+    loader = device_loader(recipe, task, device, rows)
+    return DeviceEngine(task, device, loader, deferred=deferred)
 
 
 def device_loader(

@@ -22,6 +22,7 @@ from fedoptima.engine.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from fedoptima.sim.admission import Inspected
 from fedoptima.sim.driver import Simulation
 from fedoptima.sim.state import SimState
 from fedoptima.trace.writer import Mark
@@ -30,9 +31,11 @@ Engines = Mapping[NodeId, SavedEngine]  # the server's among them
 
 
 def save_checkpoint(folder: Path, simulation: Simulation, engines: Engines, mark: Mark) -> Path:
+    simulation.settle()
     payloads: dict[PayloadId, object] = {}
     state: dict[str, object] = {
         "simulation": freeze(simulation.state, payloads),
+        "inspected": simulation.admission.save(),
         "trace": [mark.nbytes, mark.records, mark.digest],
     }
     tensors = payload_tensors(payloads)
@@ -54,6 +57,7 @@ def load_checkpoint(
     saved = read_checkpoint(path, compute)
     state, payloads, own = saved.state, saved.payloads(), saved.of_engines()
     simulation.state = cast(SimState, thaw(state["simulation"], payloads))
+    simulation.admission.restore(cast(Inspected, state.get("inspected", {})))
     books = cast(Mapping[str, Mapping[str, object]], state["engines"])
     for node, engine in engines.items():
         engine.restore(books[node], own.get(node, {}))

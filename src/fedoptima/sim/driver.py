@@ -1,8 +1,8 @@
 """Drives the cores on a virtual clock (the driver contract is in docs/architecture.md).
 
-A job's maths runs when its result is due, not when it is ordered: an engine's state changes only
-through its own jobs, so the result is the same, a job of a dead process is never computed, and
-between two events no work is in progress, which keeps snapshots simple.
+A job is given to the executor when its result is due, not when it is ordered: an engine's state
+changes only through its own jobs, so the result is the same, and a job of a dead process is never
+computed. What the cores need of the result is there at once; its values may come later.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from fedoptima.core.events import (
     TimerFired,
 )
 from fedoptima.core.jobs import Job
-from fedoptima.core.machine import ComputeEngine, job_failed
+from fedoptima.core.machine import job_failed, rejected
 from fedoptima.core.messages import Failed
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, payload_id
 from fedoptima.sim import delivery
-from fedoptima.sim.admission import Admission, SimDeviceEngine, SimServerEngine
+from fedoptima.sim.admission import Admission
 from fedoptima.sim.costs import CostModel
+from fedoptima.sim.executor import Executor
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
 from fedoptima.sim.state import (
@@ -37,6 +38,7 @@ from fedoptima.sim.state import (
     EnvelopeArrives,
     EnvelopeSent,
     EvaluationDue,
+    FaultDue,
     JobDue,
     SimDevice,
     SimServer,
@@ -52,8 +54,7 @@ class Simulation:
         server: ServerCore,
         devices: Mapping[NodeId, SimDevice],
         *,
-        engines: Mapping[NodeId, SimDeviceEngine],
-        server_engine: SimServerEngine,
+        executor: Executor,
         costs: CostModel,
         changes: Sequence[Change] = (),
         churn: Churn | None = None,
@@ -64,9 +65,8 @@ class Simulation:
         self.outcome: Halt | None = None
         self.failure: Exception | None = None  # what the server's job raised
         self._churn = churn
-        self._engines = engines
-        self._server_engine = server_engine
-        self._admission = Admission(server_engine, engines)
+        self._executor = executor
+        self.admission = Admission(executor)
         self._costs = costs
         self._observers = tuple(observers)
         for name, device in self.devices.items():
@@ -93,6 +93,10 @@ class Simulation:
     @property
     def events(self) -> int:
         return self.state.events
+
+    def settle(self) -> None:
+        """Wait for the values of all results, as a checkpoint needs them."""
+        self._executor.settle()
 
     def _at(self, time: float, item: object) -> None:
         self.state.kernel.at(time, item)
@@ -153,6 +157,8 @@ class Simulation:
             case EvaluationDue(index, metrics, error):
                 failed = EvaluationFailed(index, error)
                 self._tell(SERVER, failed if error else Evaluated(index, metrics))
+            case FaultDue(event):
+                self._tell(SERVER, event)
             case DropDue(peer, session, reason):
                 if self.devices[peer].connected and self.devices[peer].session == session:
                     self._drop_peer(SERVER, peer, reason)
@@ -189,10 +195,13 @@ class Simulation:
                 device = node if to == SERVER else to
                 envelope = Envelope(message, session)
                 if delivery.post(self.state, device, to == SERVER, envelope) and to == SERVER:
-                    self._admission.sent(device, message)
+                    self.admission.sent(device, message)
             case Run(ticket, job):
                 self._start_job(node, ticket, job)
             case Evaluate(index=index):
+                for device, fault in self._executor.faults().items():
+                    session = self.devices[device].session
+                    self._at(self.now, FaultDue(rejected(device, session, fault)))
                 self._at(self.now, self._evaluate(index))
             case SetTimer(key, at):
                 self.state.timer_number += 1
@@ -209,7 +218,7 @@ class Simulation:
 
     def _evaluate(self, index: int) -> EvaluationDue:
         try:
-            return EvaluationDue(index, self._server_engine.evaluate())
+            return EvaluationDue(index, self._executor.evaluate())
         except TrainingDiverged as error:
             return EvaluationDue(index, (), str(error))
 
@@ -223,19 +232,18 @@ class Simulation:
         self._at(due, JobDue(node, incarnation, ticket))
 
     def _finish_job(self, node: NodeId, incarnation: int, ticket: int) -> None:
-        engine: ComputeEngine
         owner: SimServer | SimDevice
         if node == SERVER:
-            owner, engine = self.server, self._server_engine
+            owner = self.server
         else:
-            owner, engine = self.devices[node], self._engines[node]
+            owner = self.devices[node]
             if owner.hung or not owner.present or owner.machine.incarnation != incarnation:
                 return
         if owner.job is None or owner.job[0] != ticket:
             raise InvariantBroken(f"{node}: job {ticket} is due but not running")
         job, owner.job = owner.job[1], None
         try:
-            outcome = engine.execute(job, payload_id(node, incarnation, ticket))
+            outcome = self._executor.execute(node, job, payload_id(node, incarnation, ticket))
         except InvariantBroken:
             raise
         except Exception as error:  # any error ends this node's work, and not that of others
@@ -250,11 +258,14 @@ class Simulation:
         if not delivery.is_open(self.state, name, envelope):
             return
         if arrived.upward:
-            self._tell(SERVER, self._admission.judge(arrived))
-            if isinstance(envelope.message, Failed):  # the device's last message
-                self._disconnect(name)
+            event = self.admission.judge(arrived)
+            self._tell(SERVER, event)
+            if isinstance(event, Received) and isinstance(event.message, Failed):
+                self._disconnect(name)  # that was its last message
+                if event.message is not envelope.message:  # it was put into the device's mouth
+                    self._end_process(name, event.message.error)
         elif not self.devices[name].hung:
-            self._tell(name, self._admission.judge(arrived))
+            self._tell(name, self.admission.judge(arrived))
 
     # ---- the fleet changes -------------------------------------------------------------------
 
@@ -306,7 +317,7 @@ class Simulation:
         device = self.devices[name]
         if device.session:
             device.machine = device.machine.restarted()
-            self._engines[name].reset()
+            self._executor.reset(name)
         device.present = True
         device.hung = device.away_by_churn = False
         device.job = None
@@ -327,7 +338,7 @@ class Simulation:
             return
         device.connected = False
         delivery.clear(self.state, name)
-        self._admission.lost(name)
+        self.admission.lost(name)
         self._tell(SERVER, Disconnected(name, device.session))
         if device.present and not device.hung:
             self._tell(name, Disconnected(SERVER, device.session))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import Metrics
 from fedoptima.core.jobs import (
     AuxiliaryStep,
@@ -23,10 +24,9 @@ from fedoptima.core.jobs import (
     ServerStep,
 )
 from fedoptima.core.machine import Outcome
-from fedoptima.core.messages import Message
+from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.plan import Plan
-from fedoptima.core.types import NodeId, Payload, PayloadId
-from fedoptima.engine.payload_validation import Values
+from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.split import DeviceSpeed
 
@@ -79,12 +79,6 @@ class DryServerEngine:
                 return Outcome(Payload(result, gradient), samples)
         return Outcome(Payload(result, 0))
 
-    def inspect(self, message: Message) -> None:
-        """There are no tensors to check."""
-
-    def admit(self, message: Message, values: Values | None = None) -> None:
-        pass
-
     def evaluate(self) -> Metrics:
         return ()
 
@@ -105,12 +99,6 @@ class DryDeviceEngine:
         self._server = server
         self._batch = batch
 
-    def reset(self) -> None:
-        pass
-
-    def admit(self, message: Message) -> None:
-        pass
-
     def save(self) -> tuple[dict[str, object], dict[str, Tensor]]:
         return {}, {}
 
@@ -130,6 +118,32 @@ class DryDeviceEngine:
             case ExportModel():
                 return Outcome(Payload(result, self._server.sizes.model))
         return Outcome(Payload(result, 0))
+
+
+class Dry:
+    """The executor of a run without tensors: there are no values to wait for, or to check."""
+
+    def __init__(self, server: DryServerEngine, devices: Mapping[NodeId, DryDeviceEngine]) -> None:
+        self._server = server
+        self._devices = devices
+
+    def execute(self, node: NodeId, job: Job, result: PayloadId) -> Outcome:
+        engine = self._server if node == SERVER else self._devices[node]
+        return engine.execute(job, result)
+
+    def reset(self, device: NodeId) -> None: ...
+
+    def inspect(self, device: NodeId, update: ModelUpdate) -> None: ...
+
+    def admit(self, message: Message) -> None: ...
+
+    def faults(self) -> Mapping[NodeId, ProtocolViolation]:
+        return {}
+
+    def evaluate(self) -> Metrics:
+        return self._server.evaluate()
+
+    def settle(self) -> None: ...
 
 
 def part_size(whole: int, part: int, parts: int) -> int:

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.core.events import Metrics
+from fedoptima.core.events import Metrics, Rejected
 from fedoptima.core.jobs import Job
 from fedoptima.core.serialization import register
 from fedoptima.core.server import ServerCore
@@ -83,6 +83,13 @@ class EvaluationDue:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultDue:
+    """An evaluation finds that a device's batches must not be used."""
+
+    event: Rejected
+
+
+@dataclass(frozen=True, slots=True)
 class DropDue:
     """The server ends a device's session."""
 
@@ -134,5 +141,7 @@ class SimState:
     timer_number: int = 0
 
 
-register(DropDue, JobDue, EnvelopeSent, EnvelopeArrives, TimerDue, EvaluationDue, ChurnDue)
+register(
+    FaultDue, DropDue, JobDue, EnvelopeSent, EnvelopeArrives, TimerDue, EvaluationDue, ChurnDue
+)
 register(Change, Churn, Envelope, Link, EventKernel, SimDevice, SimServer, SimState)

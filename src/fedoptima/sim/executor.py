@@ -1,0 +1,129 @@
+"""Who does the tensor work of a simulation.
+
+The cores never look at tensors: of a job's result they need its id, its size and its counts, which
+the plan knows beforehand. So a driver asks an executor for what a job *declares* and continues at
+once; the executor may do the maths later, in any order in which each node's jobs come in their
+order and payloads are there when they are used. Values are waited for only where somebody looks at
+them: when a device's update arrives, at evaluations, at merges that compare updates, in checkpoints
+and in the final model. What is wrong with values is found there, whoever did the maths, so a
+run's trace is the same under every executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.events import Metrics
+from fedoptima.core.jobs import Job
+from fedoptima.core.machine import ComputeEngine, Outcome
+from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
+from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.engine.deferred_faults import NotedFaults
+from fedoptima.engine.learner import Losses
+from fedoptima.engine.payload_validation import Values
+
+
+class Inspection(Protocol):
+    """Of an update that a device has sent: begun when it was sent, read when it arrives."""
+
+    def check(self) -> None:
+        """Raise TrainingDiverged if the device's own loss is not finite, ProtocolViolation if the
+        update, or a batch before it, has values that must not be used."""
+
+
+class Executor(Protocol):
+    def execute(self, node: NodeId, job: Job, result: PayloadId) -> Outcome:
+        """What the job declares. Its maths, and the values of its result, may come later."""
+
+    def reset(self, device: NodeId) -> None:
+        """A device's process has ended and started again: it has forgotten everything."""
+
+    def inspect(self, device: NodeId, update: ModelUpdate) -> Inspection | None:
+        """Begin to check what a device has sent so far."""
+
+    def admit(self, message: Message) -> None:
+        """Raise ProtocolViolation if a device's message does not have the plan's form."""
+
+    def faults(self) -> Mapping[NodeId, ProtocolViolation]:
+        """Devices whose batches must not be used; each is named once."""
+
+    def evaluate(self) -> Metrics: ...
+
+    def settle(self) -> None:
+        """Wait until all results have their values."""
+
+
+# ---- all maths at once, in the order of the virtual clock ----------------------------------------
+
+
+class DeviceWork(ComputeEngine, Protocol):
+    """A simulated device's engine."""
+
+    losses: Losses | None
+
+    def reset(self) -> None: ...
+
+
+class ServerWork(ComputeEngine, Protocol):
+    """The engine of a simulation's server."""
+
+    def inspect(self, message: Message) -> Values | None: ...
+    def admit(self, message: Message, values: Values | None = None) -> None: ...
+    def noted(self, device: NodeId) -> NotedFaults | None: ...
+    def faults(self) -> Mapping[NodeId, ProtocolViolation]: ...
+    def forget(self, device: NodeId) -> None: ...
+    def evaluate(self) -> Metrics: ...
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An update that is looked at where it is."""
+
+    server: ServerWork
+    update: ModelUpdate
+    values: Values | None
+    losses: Losses | None
+    noted: NotedFaults | None
+
+    def check(self) -> None:
+        if self.losses is not None:
+            self.losses.check()
+        self.server.admit(self.update, self.values)
+        if self.noted is not None:
+            self.noted.check()
+
+
+class Inline:
+    """The reference: does a job's maths when its result is due."""
+
+    def __init__(self, server: ServerWork, devices: Mapping[NodeId, DeviceWork]) -> None:
+        self._server = server
+        self._devices = devices
+
+    def execute(self, node: NodeId, job: Job, result: PayloadId) -> Outcome:
+        engine = self._server if node == SERVER else self._devices[node]
+        return engine.execute(job, result)
+
+    def reset(self, device: NodeId) -> None:
+        self._devices[device].reset()
+        self._server.forget(device)
+
+    def inspect(self, device: NodeId, update: ModelUpdate) -> Inspection:
+        losses, noted = self._devices[device].losses, self._server.noted(device)
+        return _Begun(self._server, update, self._server.inspect(update), losses, noted)
+
+    def admit(self, message: Message) -> None:
+        if isinstance(message, ActivationBatch):
+            self._server.admit(message)
+
+    def faults(self) -> Mapping[NodeId, ProtocolViolation]:
+        return self._server.faults()
+
+    def evaluate(self) -> Metrics:
+        return self._server.evaluate()
+
+    def settle(self) -> None:
+        """Nothing is ever left to do."""
