@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedoptima.core.aggregation import AggregationPolicy, Decision, Offer
-from fedoptima.core.jobs import AuxiliaryStep, ExportModel, Forward
+from fedoptima.core.jobs import AuxiliaryStep, ExportModel, Forward, LoadModel
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.payloads import unpack

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import cast
 
-from fedoptima.core.errors import NotFinite, ProtocolViolation, TrainingDiverged
+from fedoptima.core.errors import NotFinite, TrainingDiverged
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -180,14 +180,7 @@ class ToyServer:
     def inspect(self, message: Message) -> None:
         pass
 
-    def noted(self, device: NodeId) -> None:
-        pass
-
-    def forget(self, device: NodeId) -> None:
-        pass
-
-    def faults(self) -> dict[NodeId, ProtocolViolation]:
-        return {}
+    deferred = None  # its values are not checked later
 
     def admit(self, message: Message, values: object = None) -> None:
         if isinstance(message, ModelUpdate) and math.isnan(number(message.data)):

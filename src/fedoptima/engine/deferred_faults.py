@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedoptima.core.errors import NotFinite
+from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.types import NodeId
 from fedoptima.engine.faults import WHY
 from fedoptima.engine.host_copy import HostCopy
@@ -82,9 +82,16 @@ class DeferredFaults:
     def forget(self, device: NodeId) -> None:
         self._seen.pop(device, None)
 
-    @property
-    def devices(self) -> list[NodeId]:
-        return sorted(self._seen)
+    def read(self) -> dict[NodeId, ProtocolViolation]:
+        """Devices that something is wrong with; each is named once."""
+        found: dict[NodeId, ProtocolViolation] = {}
+        for device in sorted(self._seen):
+            try:
+                self.of(device).check()
+            except ProtocolViolation as error:
+                found[device] = error
+                self.forget(device)
+        return found
 
     # ---- checkpoint --------------------------------------------------------------------------
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from typing import cast
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import Metrics
@@ -19,8 +18,9 @@ from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
-from fedoptima.engine.deferred_faults import DeferredFaults, NotedFaults
+from fedoptima.engine.deferred_faults import DeferredFaults
 from fedoptima.engine.determinism import seed_step
+from fedoptima.engine.evaluator import Evaluator
 from fedoptima.engine.faults import Faults
 from fedoptima.engine.gpu_upload import all_arrive, arrived, stage_message
 from fedoptima.engine.learner import Learner
@@ -51,14 +51,14 @@ class ServerEngine:
     """Holds the global model: the device side (never trained here) and the server side."""
 
     def __init__(self, task: Task, *, deferred: bool = False) -> None:
-        """``deferred``: the values of batches are checked while they train; see `noted`."""
+        """``deferred``: the values of batches are checked while they train."""
         self._task = task
-        self._deferred: DeferredFaults | None = None
+        self.deferred: DeferredFaults | None = None
         self._defers = deferred
         self.plan: Plan | None = None
         self._activation: object = None
         self._device_names: tuple[str, ...] = ()  # of tensors, without the auxiliary network's
-        self._spares: list[list[nn.Module]] = []  # both sides once more, to evaluate with
+        self._evaluator: Evaluator | None = None
         self._global: Tensors = {}  # what devices are sent: device side and auxiliary network
         self._network: Network | None = None  # the server side
         self._server: Learner | None = None  # the shared one, or the merged copies
@@ -110,18 +110,17 @@ class ServerEngine:
         self._masks = {n for n, t in self._global.items() if not is_finite({n: t}, ())}
         self._robustness = Robustness(self._task.robust)
         self._robustness.watch(self._parameters, self._global)
-        self._spares = [[sides.device]]
+        self._evaluator = Evaluator(self._task, plan)
         if self._defers:
-            self._deferred = DeferredFaults({}, self._task.compute)
+            self.deferred = DeferredFaults({}, self._task.compute)
         if sides.server is not None:
             planning = self._task.planning
             self._expected_batch = ExpectedActivations(
                 sides.activation, batch_size=planning.batch_size, classes=planning.classes
             )
-            self._spares[0].append(deepcopy(sides.server))
             if self._defers:
                 ranges = self._expected_batch.ranges
-                self._deferred = DeferredFaults(ranges, self._task.compute)
+                self.deferred = DeferredFaults(ranges, self._task.compute)
             self._network = Network(sides.server)
             self._server = self._learner("the server")
             own = self._server.tensors()
@@ -155,32 +154,10 @@ class ServerEngine:
             case ActivationBatch():
                 if self._expected_batch is None:
                     raise ProtocolViolation("activations for a server that trains on none")
-                if self._deferred is None:
+                if self.deferred is None:
                     self._expected_batch.check(message, values)
                 else:
                     self._expected_batch.check_form(message)
-
-    def noted(self, device: NodeId) -> NotedFaults | None:
-        """What was wrong with a device's batches and updates so far, if that is deferred."""
-        return self._deferred.of(device) if self._deferred else None
-
-    def forget(self, device: NodeId) -> None:
-        """A device's process has ended; what it sent is no fault of the next one."""
-        if self._deferred is not None:
-            self._deferred.forget(device)
-
-    def faults(self) -> dict[NodeId, ProtocolViolation]:
-        """Devices that something is wrong with, if that is deferred; each is named once."""
-        found: dict[NodeId, ProtocolViolation] = {}
-        if self._deferred is None:
-            return found
-        for device in self._deferred.devices:
-            try:
-                self._deferred.of(device).check()
-            except ProtocolViolation as error:
-                found[device] = error
-                self._deferred.forget(device)
-        return found
 
     def most_bytes(self, kind: type[Message]) -> int:
         """Of the tensors in the largest message of this kind that a device may send.
@@ -210,8 +187,8 @@ class ServerEngine:
         labels = tensors[LABELS]
         if job.part == 0:
             learner.begin()
-        if self._deferred is not None:
-            learner.leave_out(self._deferred.saw(job.origin, tensors))
+        if self.deferred is not None:
+            learner.leave_out(self.deferred.saw(job.origin, tensors))
             # A label that is no class would end the program on a GPU.
             labels = labels.clamp(0, self._task.planning.classes - 1)
         activation = rebuild_activation(tensors, self._activation)
@@ -266,11 +243,11 @@ class ServerEngine:
             own = merge(shared.tensors(), job.keep, sides[1])
             finite = finite & is_finite(own, self._masks)
             shared.load(where(finite, own, shared.tensors()))
-        if len(job.parts) == 1 or not (finite.is_cuda or self._deferred):
+        if len(job.parts) == 1 or not (finite.is_cuda or self.deferred):
             self._note(job.parts[0].device, (~finite).float())
 
     def _note(self, device: NodeId, fault: Tensor) -> None:
-        (self._faults if self._deferred is None else self._deferred).note(device, fault)
+        (self._faults if self.deferred is None else self.deferred).note(device, fault)
 
     def _open_copy(self, device: NodeId) -> None:
         shared = self._shared()
@@ -289,26 +266,9 @@ class ServerEngine:
         Call it on the thread that executes jobs. The result has modules of its own: training may
         continue in the meantime, and further evaluations may be taken.
         """
-        spares = self._spares
-        sides = spares.pop() if spares else self._more_sides()
-        weights = self._weights()
-        for side in sides:
-            side.load_state_dict({name: weights[name] for name in side.state_dict()})
-
-        def measure() -> Metrics:
-            try:
-                return self._task.evaluate(sides)
-            finally:
-                spares.append(sides)
-
-        return measure
-
-    def _more_sides(self) -> list[nn.Module]:
-        # Not copies of those that train: a module that has run may not be copyable.
-        if self.plan is None:
+        if self._evaluator is None:
             raise InvariantBroken("nothing to evaluate before there is a plan")
-        sides = self._task.sides(self.plan)
-        return [side for side in (sides.device, sides.server) if side is not None]
+        return self._evaluator.of(self._weights())
 
     def _weights(self) -> Tensors:
         """Both sides as one, without the auxiliary network: to be read, not kept.
@@ -337,7 +297,7 @@ class ServerEngine:
             state, own = learner.save()
             learners[name] = state
             tensors |= {f"learner.{name}/{key}": tensor for key, tensor in own.items()}
-        deferred, own = self._deferred.save() if self._deferred else ([], {})
+        deferred, own = self.deferred.save() if self.deferred else ([], {})
         tensors |= {f"deferred.{name}": tensor for name, tensor in own.items()}
         robustness, own = self._robustness.save()
         tensors |= {f"robustness.{name}": tensor for name, tensor in own.items()}
@@ -360,9 +320,9 @@ class ServerEngine:
         self._global = _under("global.", tensors)
         self._deltas.velocity = _under("velocity.", tensors)
         self._faults.restore(cast(list[NodeId], state.get("faulty", [])))
-        if self._deferred is not None:
+        if self.deferred is not None:
             devices = cast(list[NodeId], state.get("deferred", []))
-            self._deferred.restore(devices, _under("deferred.", tensors))
+            self.deferred.restore(devices, _under("deferred.", tensors))
         if "robustness" in state:
             robustness = cast(Mapping[str, object], state["robustness"])
             self._robustness.restore(robustness, _under("robustness.", tensors))

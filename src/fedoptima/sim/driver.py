@@ -32,6 +32,7 @@ from fedoptima.sim.costs import CostModel
 from fedoptima.sim.executor import Executor
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
+from fedoptima.sim.stall import who_is_left
 from fedoptima.sim.state import (
     ChurnDue,
     DropDue,
@@ -107,38 +108,13 @@ class Simulation:
             item = self.state.kernel.pop()
             if item is None:
                 raise Stalled(
-                    "nothing can happen any more, but the run is not over: " + self._who_is_left()
+                    "nothing can happen any more, but the run is not over: "
+                    + who_is_left(self.devices)
                 )
             self._dispatch(item)
             if pause():
                 break
         return self.outcome
-
-    def _who_is_left(self) -> str:
-        away = sorted(name for name, device in self.devices.items() if not device.connected)
-        by_reason: dict[str, list[str]] = {}
-        for name, device in self.devices.items():
-            by_reason.setdefault(device.trouble, []).append(name)
-        fine = by_reason.pop("", [])
-        troubles = _first_of(
-            [
-                f"{', '.join(names[:3])}{' ...' * (len(names) > 3)}: {why}"
-                for why, names in by_reason.items()
-            ]
-        )
-        if not fine:
-            return f"every device has failed or was dropped: {troubles}"
-        if len(away) == len(self.devices):
-            why = f" ({troubles})" if troubles else ""
-            return (
-                f"every device has left for good{why}; let some of them return, or end the run "
-                "earlier"
-            )
-        hung = sorted(name for name, device in self.devices.items() if device.hung)
-        return (
-            f"hung: {', '.join(hung) or 'none'}; away: {', '.join(away) or 'none'}; "
-            "a barrier waits for a device that is away if method.on_leave is 'wait'"
-        )
 
     def _dispatch(self, item: object) -> None:
         match item:
@@ -351,8 +327,3 @@ class Simulation:
             self._end_process(peer, reason)
         else:
             self.devices[node].trouble = f"the server broke the protocol: {reason}"
-
-
-def _first_of(troubles: Sequence[str]) -> str:
-    more = f"; and {len(troubles) - 3} more" if len(troubles) > 3 else ""
-    return "; ".join(troubles[:3]) + more

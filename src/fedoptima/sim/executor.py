@@ -21,7 +21,7 @@ from fedoptima.core.jobs import Job
 from fedoptima.core.machine import ComputeEngine, Outcome
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, PayloadId
-from fedoptima.engine.deferred_faults import NotedFaults
+from fedoptima.engine.deferred_faults import DeferredFaults, NotedFaults
 from fedoptima.engine.learner import Losses
 from fedoptima.engine.payload_validation import Values
 
@@ -72,9 +72,8 @@ class ServerWork(ComputeEngine, Protocol):
 
     def inspect(self, message: Message) -> Values | None: ...
     def admit(self, message: Message, values: Values | None = None) -> None: ...
-    def noted(self, device: NodeId) -> NotedFaults | None: ...
-    def faults(self) -> Mapping[NodeId, ProtocolViolation]: ...
-    def forget(self, device: NodeId) -> None: ...
+    @property
+    def deferred(self) -> DeferredFaults | None: ...
     def evaluate(self) -> Metrics: ...
 
 
@@ -109,10 +108,12 @@ class Inline:
 
     def reset(self, device: NodeId) -> None:
         self._devices[device].reset()
-        self._server.forget(device)
+        if self._server.deferred is not None:
+            self._server.deferred.forget(device)
 
     def inspect(self, device: NodeId, update: ModelUpdate) -> Inspection:
-        losses, noted = self._devices[device].losses, self._server.noted(device)
+        losses, deferred = self._devices[device].losses, self._server.deferred
+        noted = deferred.of(device) if deferred is not None else None
         return _Begun(self._server, update, self._server.inspect(update), losses, noted)
 
     def admit(self, message: Message) -> None:
@@ -120,7 +121,7 @@ class Inline:
             self._server.admit(message)
 
     def faults(self) -> Mapping[NodeId, ProtocolViolation]:
-        return self._server.faults()
+        return {} if self._server.deferred is None else self._server.deferred.read()
 
     def evaluate(self) -> Metrics:
         return self._server.evaluate()
