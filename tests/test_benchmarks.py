@@ -1,0 +1,84 @@
+"""What the benchmarks compare: the sides do the same work. How fast is for `make bench` to say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.fedoptima_workers import CHAIN, SIDES
+from benchmarks.fl_against_loop import figures, memory_figures, sides
+from benchmarks.peers.__main__ import PEERS, find
+from benchmarks.sides import Comparison, check_same, tree_mb
+from benchmarks.workloads import Workload, recipe, store_images
+
+TINY = Workload(clients=3, samples=4, batch=2, rounds=2)
+
+
+@pytest.fixture(autouse=True)
+def _no_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDOPTIMA_DATA", raising=False)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    file = tmp_path / "images.pt"
+    assert store_images(TINY, file) == "noise"
+    return file
+
+
+def test_the_loop_in_two_processes_trains_the_model_that_the_simulation_trains(
+    images: Path,
+) -> None:
+    comparison = Comparison(TINY, sides(), images)
+    comparison.run(1)  # which compares the weights
+    found = figures(comparison, 1.05)
+    assert found["ratio"] == found["ratios"][0] > 0  # type: ignore[index]
+    call = found["whole call of simulate, seconds"]
+    assert call[0] >= found["simulated seconds"][0]  # type: ignore[index]
+
+
+def test_both_sides_may_forget_momentum_and_are_weighed_with_all_their_processes(
+    images: Path,
+) -> None:
+    comparison = Comparison(replace(TINY, keeps_momentum=False), sides(), images)
+    comparison.weigh()  # which compares the weights too
+    memory = memory_figures(comparison)["memory"]
+    assert isinstance(memory, dict)
+    assert memory["loop peak MB"] > 50
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert 0 < tree_mb(child.pid) < tree_mb(os.getpid())
+    finally:
+        child.communicate(b"\n")
+
+
+def test_sides_that_do_other_work_are_caught() -> None:
+    some, close, other = torch.tensor([1.0]), torch.tensor([1.0 + 1e-5]), torch.tensor([1.1])
+    check_same({"one": {"a": some}, "other": {"a": close, "not in the first": other}})
+    with pytest.raises(SystemExit, match=r"did other work: a differs by 0\.1"):
+        check_same({"one": {"a": some}, "other": {"a": other}})
+
+
+def test_the_servers_chain_is_counted_in_steps(images: Path) -> None:
+    comparison = Comparison(replace(TINY, method="fedoptima"), SIDES[2:], images)
+    comparison.run(1)
+    assert comparison.figures[CHAIN].more == [{"steps": 3 * 2 * 2}]
+
+
+def test_a_peer_that_is_not_there_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    found, versions, missing = find(tmp_path / "python")
+    assert (found, versions) == ([], {})
+    assert missing.keys() == PEERS.keys()
+    assert "there is no" in missing["Flower"]
+    _, _, missing = find(Path(sys.executable))
+    assert "has no" in missing["pfl-research"]
+
+
+def test_a_workload_leaves_out_keys_that_a_recipe_does_not_have(images: Path) -> None:
+    assert recipe(TINY, images, seed=7, unheard_of=2).seed == 7
