@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+from fedoptima.config.schema import OptimizerConfig, Precision, ScheduleConfig
 from fedoptima.core.jobs import DeviceProfile, Job, LoadModel, PlanRun, Prepare
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
@@ -56,6 +56,7 @@ class Bench:
         schedule: ScheduleConfig | None = None,
         devices: Sequence[str] = ("d",),
         compute: str = "cpu",
+        precision: Precision = "float32",
     ) -> None:
         dataset = as_dataset(data, data).to(compute)
         planning = PlanSettings(
@@ -75,6 +76,7 @@ class Bench:
             server_optimizer=optimizer,
             schedule=schedule or ScheduleConfig(),
             compute=torch.device(compute),
+            precision=precision,
         )
         self._jobs = 0
         self.server = ServerEngine(self.task)

@@ -76,7 +76,7 @@ def test_what_a_preparation_keeps_can_be_trained_with() -> None:
 
     bench = Bench(dense_model(), samples())
     data = bench.task.validation
-    start_evaluation([dense_model()], data, 10, prepare, bench.task.loss)()
+    start_evaluation([dense_model()], data, 10, prepare=prepare, loss=bench.task.loss)()
     weight = torch.ones(6, requires_grad=True)
     (weight * kept[0]).sum().backward()  # an inference tensor could not be kept for this
 
@@ -94,7 +94,8 @@ def test_an_evaluation_on_a_gpu_does_not_wait_for_training() -> None:
     data = bench.task.validation.to("cuda")
     side = dense_model().cuda()
     expected = bench.task.evaluate([dense_model()])
-    metrics = start_evaluation([side], data, 10, bench.task.dataset.prepare, bench.task.loss)
+    prepare, loss = bench.task.dataset.prepare, bench.task.loss
+    metrics = start_evaluation([side], data, 10, prepare=prepare, loss=loss)
     torch.cuda._sleep(2_000_000_000)  # about a second of "training" on the usual stream
     busy = torch.cuda.Event()
     busy.record()

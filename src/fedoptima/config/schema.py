@@ -18,6 +18,8 @@ from fedoptima.config.fleet import FleetConfig, Positive, Strict
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
 
+Precision = Literal["float32", "tf32", "bf16"]
+
 
 def _test_or_share(value: object) -> object:
     if value == "test" or (isinstance(value, int | float) and 0 < value < 1):
@@ -120,6 +122,8 @@ class TrainingConfig(Strict):
     evaluate_every: Positive = 1.0  # epochs
     # None: as many samples as a bound on memory allows, for this model and kind of device.
     evaluation_batch: int | None = Field(default=None, ge=1)
+    # Of products (engine/precision.py); weights and what is sent stay float32.
+    precision: Precision = "float32"
     # When a device's loss, or what it sends, is not finite: it leaves the run, or the run ends.
     on_divergence: Literal["drop", "end"] = "drop"
 

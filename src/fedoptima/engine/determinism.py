@@ -7,11 +7,15 @@ from contextlib import contextmanager
 
 import torch
 
+from fedoptima.config.schema import Precision
+from fedoptima.engine.precision import set_products
+
 
 @contextmanager
-def deterministic(threads: int | None = None) -> Iterator[None]:
+def deterministic(threads: int | None = None, precision: Precision = "float32") -> Iterator[None]:
     """Reproducible kernels and an untouched global generator, for the time of a run."""
     threads_before = torch.get_num_threads()
+    products = torch.get_float32_matmul_precision()
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn = torch.backends.cudnn
@@ -24,12 +28,14 @@ def deterministic(threads: int | None = None) -> Iterator[None]:
         torch.use_deterministic_algorithms(True, warn_only=True)
         cudnn.deterministic, cudnn.benchmark = True, False
         memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read here
+        set_products(precision)
         if threads is not None:
             torch.set_num_threads(threads)
         try:
             yield
         finally:
             torch.set_num_threads(threads_before)
+            torch.set_float32_matmul_precision(products)
             torch.use_deterministic_algorithms(before, warn_only=warn_only)
             cudnn.deterministic, cudnn.benchmark = flags
             memory.fill_uninitialized_memory = fills  # type: ignore[attr-defined]

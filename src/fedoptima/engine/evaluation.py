@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedoptima.core.events import Metrics
 from fedoptima.data.dataset import Prepare, Split
+from fedoptima.engine.precision import Forward, as_it_is
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -28,7 +29,13 @@ CPU_BYTES, GPU_BYTES = 2**24, 2**28
 
 
 def start_evaluation(
-    sides: Sequence[nn.Module], data: Split, batch: int, prepare: Prepare, loss: Loss
+    sides: Sequence[nn.Module],
+    data: Split,
+    batch: int,
+    *,
+    prepare: Prepare,
+    loss: Loss,
+    forward: Forward = as_it_is,
 ) -> Callable[[], Metrics]:
     """Begin an evaluation, on a GPU on a stream of its own; calling the result waits for it.
 
@@ -49,7 +56,7 @@ def start_evaluation(
             value: object = prepare(data.inputs[rows])
             with torch.inference_mode():
                 for side in sides:
-                    value = side(value)
+                    value = forward(side, value)
                 assert isinstance(value, Tensor)
                 correct += (value.argmax(dim=1) == labels).sum()
                 total += loss(value, labels).double() * len(labels)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from torch import Tensor, nn
 
 from fedoptima.engine.payloads import Tensors
+from fedoptima.engine.precision import Forward, as_it_is
 
 
 class Network:
@@ -16,8 +16,9 @@ class Network:
     Many simulated devices share one: a device keeps tensors, and never a module of its own.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, forward: Forward = as_it_is) -> None:
         self.module = module.train()
+        self._forward = forward
         # Tensors that two layers share have two places and are one.
         self._places = [
             (owner, attribute, f"{path}.{attribute}" if path else attribute)
@@ -54,4 +55,4 @@ class Network:
             for owner, attribute, name in self._places:
                 setattr(owner, attribute, tensors[name])
             self._caller = caller
-        return cast(object, self.module(value))
+        return self._forward(self.module, value)

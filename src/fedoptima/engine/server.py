@@ -121,7 +121,7 @@ class ServerEngine:
             if self._defers:
                 ranges = self._expected_batch.ranges
                 self.deferred = DeferredFaults(ranges, self._task.compute)
-            self._network = Network(sides.server)
+            self._network = self._task.network(sides.server)
             self._server = self._learner("the server")
             own = self._server.tensors()
             self._masks |= {n for n, t in own.items() if not is_finite({n: t}, ())}

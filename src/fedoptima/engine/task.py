@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+from fedoptima.config.schema import OptimizerConfig, Precision, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
@@ -26,6 +26,7 @@ from fedoptima.engine.evaluation import (
 )
 from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import AUXILIARY
+from fedoptima.engine.precision import forward, products
 from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
@@ -47,6 +48,7 @@ class Task:
     compute: torch.device
     loss: Loss = cross_entropy
     evaluation_batch: int | None = None  # None: as many as a bound on memory allows
+    precision: Precision = "float32"
     robust: RobustBarrier = "none"
 
     @cached_property
@@ -72,7 +74,8 @@ class Task:
         inputs = inputs.to(self.compute)
         model = self.model if self.compute.type == "cpu" else deepcopy(self.model).to(self.compute)
         flops = (cost.forward_flops + cost.backward_flops) * batch
-        return measure_speed(model, inputs, flops, seconds_budget=seconds_budget, clock=clock)
+        with products(self.precision, self.compute):
+            return measure_speed(model, inputs, flops, seconds_budget=seconds_budget, clock=clock)
 
     def plan(self, devices: list[DeviceSpeed]) -> Plan:
         """Made once for the same devices: predictions need it several times, and it is slow."""
@@ -102,15 +105,22 @@ class Task:
         known = self._networks.get(plan)
         if known is None:
             sides = self.sides(Plan.from_json(plan))
-            known = {"": Network(sides.device)}
+            known = {"": self.network(sides.device)}
             if sides.auxiliary is not None:
-                known[AUXILIARY] = Network(sides.auxiliary)
+                known[AUXILIARY] = self.network(sides.auxiliary)
             self._networks[plan] = known
         return known
 
     @cached_property
     def _networks(self) -> dict[str, dict[str, Network]]:
         return {}
+
+    def network(self, module: nn.Module) -> Network:
+        return Network(module, self.forward)
+
+    def forward(self, module: nn.Module, value: object) -> object:
+        """The module's output, computed in the run's precision."""
+        return forward(module, value, self.precision, self.compute)
 
     def evaluate(self, sides: Sequence[nn.Module], data: Split | None = None) -> Metrics:
         """Accuracy and loss of both sides in sequence; on the validation data by default.
@@ -125,7 +135,9 @@ class Task:
         """The same, to be waited for later: the sides are in use until then."""
         data = self.validation if data is None else data
         batch = self.evaluation_batch or batch_within_memory(self._trial[1], self.compute)
-        return start_evaluation(sides, data, batch, self.dataset.prepare, self.loss)
+        return start_evaluation(
+            sides, data, batch, prepare=self.dataset.prepare, forward=self.forward, loss=self.loss
+        )
 
     def check_model(self) -> None:
         """A model that does not fit the data is found before anything is trained."""

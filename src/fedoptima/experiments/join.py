@@ -21,6 +21,7 @@ from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.registry import load_dataset
 from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.precision import set_products
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.server_setup import device_names, expected_devices
 from fedoptima.experiments.setup import device_engine, prepare_run, share_out
@@ -226,6 +227,7 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
         data["validation"] = "test"  # nothing is held out of it: the server evaluates
     local = {"device": setup.compute, "data": recipe.data.model_copy(update=data)}
     run = prepare_run(recipe.model_copy(update=local), expected_devices(recipe).devices, given)
+    set_products(recipe.training.precision)
     run.task.check_model()
     dataset = run.task.dataset
     rows = np.arange(len(dataset.train)) if own else share_out(dataset, recipe, names)[name]

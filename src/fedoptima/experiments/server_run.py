@@ -96,7 +96,8 @@ def serve_run(
         server = _ServerRun(setup, directory, resume, timeouts)
         return await server.run(listen, tls, access, hooks)
 
-    with directory.taken(), deterministic(setup.recipe.threads):
+    recipe = setup.recipe
+    with directory.taken(), deterministic(recipe.threads, recipe.training.precision):
         return asyncio.run(run())
 
 

@@ -30,6 +30,7 @@ from fedoptima.data.loader import Loader
 from fedoptima.data.partition import by_file, dirichlet, hold_out, iid
 from fedoptima.data.registry import load_dataset, load_or_stand_in
 from fedoptima.engine.checkpoint import SavedEngine
+from fedoptima.engine.compute_device import CPU, compute_device
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
@@ -74,7 +75,7 @@ def prepare_run(
     neither a GPU nor the data set itself is needed, only its facts.
     """
     given = given or Given()
-    compute = torch.device("cpu") if dry else compute_device(recipe.device)
+    compute = CPU if dry else compute_device(recipe.device, recipe.training.precision)
     recipe = recipe.model_copy(update={"threads": recipe.threads or torch.get_num_threads()})
     method = build_method(recipe, devices)
     load = load_or_stand_in if dry else load_dataset
@@ -110,6 +111,7 @@ def prepare_run(
         compute=compute,
         loss=given.loss or cross_entropy,
         evaluation_batch=recipe.training.evaluation_batch,
+        precision=recipe.training.precision,
         robust=method.robust,
     )
     return RunSetup(recipe, method, task)
@@ -197,19 +199,6 @@ def build_method(recipe: Recipe, devices: int) -> Method:
             f"samples and cannot be cut into more parts; give at most {batch}"
         )
     return method
-
-
-def compute_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device = {name!r}: use 'cpu', 'cuda' or 'cuda:1'")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        seen = torch.cuda.device_count() or "no"
-        raise ConfigError(f"device = {name!r}: torch sees {seen} GPU here; use device = 'cpu'")
-    return device
 
 
 def share_out(

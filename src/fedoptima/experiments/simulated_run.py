@@ -73,7 +73,8 @@ def run_experiment(
             "a dry run has no accuracy, so target_accuracy and patience cannot stop it; "
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"
         )
-    with deterministic(experiment.recipe.threads):
+    recipe = experiment.recipe
+    with deterministic(recipe.threads, recipe.training.precision):
         run = _Run(experiment, directory, dry)
         return run.run(resume, checkpoint_every, observer, interrupted)
 

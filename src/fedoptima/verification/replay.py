@@ -138,7 +138,7 @@ def re_execute(
     given = given or Given(code=NO_CODE)
     _check_given(run, recipe, given)
     uses = count_uses(read_trace(run.trace, gaps=False))
-    with deterministic(recipe.threads):
+    with deterministic(recipe.threads, recipe.training.precision):
         server, workshop = _workshop(run, recipe, given)
         records = _counted(read_trace(run.trace, gaps=False), "executing the jobs again", progress)
         ReExecution(workshop, uses).run(records)
