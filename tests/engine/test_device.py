@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -22,11 +24,14 @@ from fedoptima.core.jobs import (
     Prepare,
     ServerStep,
 )
+from fedoptima.core.messages import GlobalModel
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
+from fedoptima.engine.task import Task
 from fedoptima.models.transformer import transformer
 from tests.engine.bench import RATE, Bench, close, dense_model, same, samples, sgd, state
 
@@ -47,6 +52,28 @@ def plain_steps(bench: Bench, steps: int, **optimizer: float | bool) -> Tensors:
         cross_entropy(model(inputs), labels).backward()
         sgd_.step()
     return model.state_dict()
+
+
+@dataclass(frozen=True)
+class Interrupted(Task):
+    """A task that calls somebody while a device prepares."""
+
+    call: Callable[[], None] = lambda: None
+
+    def networks(self, plan: str) -> dict[str, Network]:
+        self.call()
+        return super().networks(plan)
+
+
+def test_a_model_may_arrive_while_a_device_prepares() -> None:
+    bench = Bench(dense_model(), samples())
+    calls: list[Callable[[], None]] = []
+    known = {field.name: getattr(bench.task, field.name) for field in fields(bench.task)}
+    task = Interrupted(**known, call=lambda: calls.pop()() if calls else None)
+    device = DeviceEngine(task, NodeId("d"), bench.loaders["d"])
+    calls.append(lambda: device.admit(GlobalModel(1, 0.0, bench.first_model)))
+    device.execute(Prepare(bench.plan), PayloadId("job/0/1"))
+    device.admit(GlobalModel(1, 0.0, bench.first_model))
 
 
 def test_a_forward_pass_hands_out_activations_and_labels() -> None:

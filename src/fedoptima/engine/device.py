@@ -110,12 +110,13 @@ class DeviceEngine:
     # ---- jobs --------------------------------------------------------------------------------
 
     def _prepare(self, plan: str) -> None:
-        self._plan, self._expected = plan, None
         networks = self._task.networks(plan)
         self._learner = Learner(
             self._node, networks, self._task.device_optimizer, self._task.schedule
         )
         self._waiting.clear()
+        # Last: `admit` looks at a model, on another thread, as soon as there is a plan.
+        self._plan, self._expected = plan, None
 
     def _load(self, tensors: Tensors, progress: float) -> None:
         self._waiting.clear()
