@@ -76,7 +76,9 @@ def run(**changes: object) -> Result:
     return simulate(**arguments(**changes))  # type: ignore[arg-type]
 
 
-def set_up(records: list[Record], *, dry: bool = False, **parts: object) -> Assembly:
+def set_up(
+    records: list[Record], *, dry: bool = False, graphs: bool = True, **parts: object
+) -> Assembly:
     """The same run, but in the test's own hands; ``records`` fills as it goes."""
     table = {
         "model": {"name": "custom"},
@@ -90,7 +92,7 @@ def set_up(records: list[Record], *, dry: bool = False, **parts: object) -> Asse
     }
     given = Given(network(), as_dataset(data(), data(48, seed=1)))
     experiment = prepare(validate(Recipe, table, "test"), given)
-    return assemble(experiment, [records.append], dry=dry)
+    return assemble(experiment, [records.append], dry=dry, graphs=graphs)
 
 
 def without_metrics(record: Record) -> Record:

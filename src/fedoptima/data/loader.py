@@ -75,6 +75,11 @@ class Loader:
         return len(self._rows)
 
     @property
+    def batch_size(self) -> int:
+        """Of every step; less than was asked for where there are fewer samples."""
+        return self._batch_size
+
+    @property
     def per_epoch(self) -> int:
         """Steps in one local epoch."""
         return self.samples // self._batch_size

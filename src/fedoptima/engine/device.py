@@ -130,7 +130,7 @@ class DeviceEngine:
         self._waiting[seq, part] = (parts, output, labels)
         tensors = {**name_activation(output), LABELS: labels}
         if parts > 1:
-            tensors[SHARE] = torch.tensor(share)
+            tensors[SHARE] = torch.full((), share, device=self._task.compute)
         return Outcome(pack(result, tensors))
 
     def _run(self, seq: int, part: int, parts: int) -> tuple[object, Tensor, float]:

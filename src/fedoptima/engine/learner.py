@@ -62,10 +62,12 @@ class Learner:
         *,
         undoable: bool = False,
         masked: bool | None = None,
+        static: bool = False,
     ) -> None:
         """``undoable``: a step whose loss is not finite, or that `leave_out` names, is undone.
 
         ``masked``: without asking whether it has to be; None: on a GPU, which would be waited for.
+        ``static``: all tensors stay where they are, as a recorded CUDA graph needs them.
         """
         self.who = who
         self._networks = dict(networks)
@@ -87,9 +89,13 @@ class Learner:
                 "gradient; set split.at to give each side some"
             )
         compute = self._parameters[0].device
-        # Only fused optimisers can leave out a step without being told whether.
-        self._masked = undoable and (compute.type == "cuda" if masked is None else masked)
-        self._optimizer = build_optimizer(settings, self._parameters, fused=self._masked)
+        on_gpu = compute.type == "cuda"
+        # Only fused optimisers can leave out a step without being told whether, and take a rate
+        # that is a tensor.
+        self._masked = undoable and (on_gpu if masked is None else masked)
+        self._fused = self._masked or on_gpu
+        self._static = static
+        self._optimizer = build_optimizer(settings, self._parameters, fused=self._fused)
         self._tensors: Tensors = {
             prefix + name: self._own[prefix][name]
             for prefix, network in networks.items()
@@ -102,6 +108,7 @@ class Learner:
             if isinstance(tensor, nn.Parameter)
         )
         self._rate = settings.learning_rate
+        self._rate_tensor = torch.tensor(self._rate, device=compute) if static else None
         self._loss = torch.zeros((), device=compute)
         self._losses = 0
         self._undoable = undoable
@@ -110,6 +117,11 @@ class Learner:
         self._diverged = torch.zeros((), device=compute)
         self._buffers = [t for t in self._tensors.values() if not isinstance(t, nn.Parameter)]
         self._buffers_before: list[Tensor] = []
+        if static:
+            self._take_in(self._tensors)
+            self._buffers_before = [buffer.clone() for buffer in self._buffers]
+            self._prepare_state()
+            self._set_rate()
 
     def parameter_names(self) -> frozenset[str]:
         """All of them: weights shared by two layers have two names, and neither is a buffer."""
@@ -129,8 +141,27 @@ class Learner:
             raise InvariantBroken(f"{self.who}: the model's tensors differ: {', '.join(odd[:5])}")
         self._take_in(tensors)
         if self._settings.reset_on_load:
-            self._optimizer.state.clear()
+            self.forget_steps()
         self.drop_gradients()
+
+    def forget_steps(self) -> None:
+        """The optimiser begins anew."""
+        if not self._static:
+            self._optimizer.state.clear()
+            return
+        for state in self._optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def _prepare_state(self) -> None:
+        """What the optimiser would make in its first step, which must not be a special one."""
+        for parameter in self._parameters:
+            state = self._optimizer.state[parameter]
+            for name in _STATE[self._settings.name]:
+                like = torch.zeros_like(parameter, requires_grad=False)
+                state[name] = like.new_zeros((), dtype=torch.float32) if name == "step" else like
+            if self._settings.name == "sgd" and not self._settings.momentum:
+                state.clear()
 
     def _take_in(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
         with torch.no_grad():
@@ -144,6 +175,9 @@ class Learner:
 
     def hand_over(self) -> Tensors:
         """The weights and buffers, which are gone then until others are loaded."""
+        if self._static:
+            self.drop_gradients()
+            return copy_of(self._tensors)
         tensors = {name: tensor.detach() for name, tensor in self._tensors.items()}
         self.release()
         return tensors
@@ -159,26 +193,40 @@ class Learner:
         self._optimizer.zero_grad(set_to_none=True)
 
     def set_progress(self, progress: float) -> None:
-        self._rate = self._settings.learning_rate * rate_factor(self._schedule, progress)
+        rate = self._settings.learning_rate * rate_factor(self._schedule, progress)
+        if rate != self._rate:
+            self._rate = rate
+            self._set_rate()
+
+    def _set_rate(self) -> None:
+        if self._rate_tensor is not None:
+            self._rate_tensor.fill_(self._rate)
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate
+            group["lr"] = self._rate if self._rate_tensor is None else self._rate_tensor
 
     def begin(self) -> None:
         """Before the forward passes of a step: keep what they change, in case it is undone."""
-        self._buffers_before = [buffer.clone() for buffer in self._buffers]
+        if not self._buffers_before:
+            self._buffers_before = [buffer.clone() for buffer in self._buffers]
+        elif self._buffers:
+            torch._foreach_copy_(self._buffers_before, self._buffers)
 
     def note_loss(self, loss: Tensor) -> None:
         loss = loss.detach()
         if self._undoable:
             finite = torch.isfinite(loss)
-            self._diverged = torch.maximum(self._diverged, (~finite).to(self._diverged.dtype))
+            self._diverged.copy_(torch.maximum(self._diverged, (~finite).to(self._diverged.dtype)))
             loss = torch.where(finite, loss, 0.0)
         self._loss += loss
         self._losses += 1
 
+    def stepped(self) -> None:
+        """A recorded step was replayed: count what the record cannot."""
+        self._losses += 1
+
     def leave_out(self, bad: Tensor) -> None:
         """Undo the step that has begun if ``bad`` is true."""
-        self._undo = torch.maximum(self._undo, bad.to(self._undo.dtype))
+        self._undo.copy_(torch.maximum(self._undo, bad.to(self._undo.dtype)))
 
     def gradients(self) -> list[Tensor]:
         return [p.grad for p in self._parameters if p.grad is not None]
@@ -195,7 +243,8 @@ class Learner:
         infinite = ~torch.isfinite(torch.stack(norms).sum())
         diverged = torch.maximum(self._diverged, infinite.to(self._diverged.dtype))
         undo = torch.maximum(self._undo, diverged)
-        self._undo, self._diverged = torch.zeros_like(undo), torch.zeros_like(undo)
+        self._undo.zero_()
+        self._diverged.zero_()
         if self._masked:
             self._mask_step(undo)
             self._step()
@@ -227,8 +276,10 @@ class Learner:
         """Those since the last time, to be checked once per round, not per step: reading a number
         from a GPU makes the program wait for it."""
         losses = Losses(self.who, HostCopy(self._loss.reshape(1, 1)), self._losses, self._rate)
-        # Not zeroed in place: on a CPU the copy is the tensor itself.
-        self._loss = torch.zeros_like(self._loss)
+        if self._loss.is_cuda:
+            self._loss.zero_()
+        else:  # here the copy is the tensor itself
+            self._loss = torch.zeros_like(self._loss)
         self._losses = 0
         return losses
 
@@ -260,31 +311,39 @@ class Learner:
         else:
             self.release()
         self.drop_gradients()
-        self._optimizer.state.clear()
+        if not self._static:
+            self._optimizer.state.clear()
         entries: dict[str, object] = dict(cast(Mapping[str, object], state["optimizer"]))
         for name, tensor in tensors.items():
             if name.startswith("optimizer."):
                 # Adam counts its steps on the CPU, so that no step waits for a GPU; a fused one
                 # on the GPU.
-                counts = name.endswith(".step") and not self._masked
+                counts = name.endswith(".step") and not self._fused
                 own = tensor.cpu() if counts else tensor
                 entries[name.removeprefix("optimizer.")] = own.clone()
         for place, value in entries.items():
             number, key = place.split(".", 1)
             parameter = self._parameters[int(number)]
-            self._optimizer.state.setdefault(parameter, {})[key] = value
+            own = self._optimizer.state.setdefault(parameter, {})
+            if self._static and isinstance(value, Tensor):
+                own[key].copy_(value)
+            else:
+                own[key] = value
         self._rate = float(cast(float, state["rate"]))
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._rate
+        self._set_rate()
         for index, parameter in enumerate(self._parameters):
             gradient = tensors.get(f"gradient.{index}")
             parameter.grad = None if gradient is None else gradient.clone()
-        self._loss = tensors["loss"].clone()
+        self._loss.copy_(tensors["loss"])
         if self._undoable and "undo" in tensors:
             self._undo.copy_(tensors["undo"])
             self._diverged.copy_(tensors["diverged"])
             before = [tensors.get(f"before.{index}") for index in range(len(self._buffers))]
-            self._buffers_before = [tensor.clone() for tensor in before if tensor is not None]
+            kept = [tensor.clone() for tensor in before if tensor is not None]
+            if self._static and kept:
+                torch._foreach_copy_(self._buffers_before, kept)
+            else:
+                self._buffers_before = kept
         self._losses = int(cast(int, state["losses"]))
 
     def restore_buffers(self, tensors: Tensors) -> None:
@@ -292,6 +351,13 @@ class Learner:
         for name, tensor in self._tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 tensor.data.copy_(tensors[f"model.{name}"])
+
+
+_STATE = {
+    "sgd": ("momentum_buffer",),
+    "adam": ("step", "exp_avg", "exp_avg_sq"),
+    "adamw": ("step", "exp_avg", "exp_avg_sq"),
+}
 
 
 def build_optimizer(
@@ -308,7 +374,10 @@ def build_optimizer(
         )
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     rate, decay = config.learning_rate, config.weight_decay
-    return kind(parameters, rate, weight_decay=decay, fused=fused or None)
+    on_gpu = parameters[0].is_cuda  # it counts its steps there then
+    return kind(
+        parameters, rate, weight_decay=decay, fused=fused or None, capturable=fused and on_gpu
+    )
 
 
 def rate_factor(schedule: ScheduleConfig, progress: float) -> float:

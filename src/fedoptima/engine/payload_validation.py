@@ -197,6 +197,8 @@ class ExpectedActivations:
 
     def check(self, batch: ActivationBatch, values: Values | None = None) -> None:
         self.check_form(batch)
+        if batch.parts > 1 and not 0 < float(tensors_in(batch.data)[SHARE]) <= 1:
+            raise ProtocolViolation("the share of a mini-batch is not in (0, 1]")
         values = values or Values(tensors_in(batch.data))
         for name, allowed in self.ranges.items():
             values.check(name, allowed)
@@ -250,5 +252,5 @@ def _check_kind(name: str, tensor: Tensor, expected: Kind) -> None:
 
 def _check_share(share: Tensor) -> None:
     usual = share.dtype in (torch.float32, torch.float64)  # others may not mix with a loss
-    if share.dim() or not usual or not 0 < float(share) <= 1:
-        raise ProtocolViolation(f"the share of a mini-batch is {Kind.of(share)}, not in (0, 1]")
+    if share.dim() or not usual:
+        raise ProtocolViolation(f"the share of a mini-batch is {Kind.of(share)}, not a number")

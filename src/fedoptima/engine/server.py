@@ -128,10 +128,13 @@ class ServerEngine:
             self._robustness.watch(self._server.parameter_names(), own)
 
     def _learner(self, who: str) -> Learner:
+        return self._new_learner(who)
+
+    def _new_learner(self, who: str, *, static: bool = False) -> Learner:
         if self._network is None:
             raise InvariantBroken("this method has no server side to train")
         optimizer, schedule = self._task.server_optimizer, self._task.schedule
-        return Learner(who, {"": self._network}, optimizer, schedule, undoable=True)
+        return Learner(who, {"": self._network}, optimizer, schedule, undoable=True, static=static)
 
     # ---- messages: on the thread that receives them ------------------------------------------
 
@@ -179,32 +182,48 @@ class ServerEngine:
     # ---- training ----------------------------------------------------------------------------
 
     def _step(self, job: ServerStep, result: PayloadId) -> Outcome:
-        if self._task.planning.training is ServerTraining.PER_DEVICE:
-            learner = self._copies[job.origin]
-        else:
-            learner = self._shared()
+        learner = self._learner_of(job)
         tensors = arrived(job.data, self._task.compute)
+        seed_step(self._seed_of(job), self._task.compute)
+        if job.part + 1 == job.parts:
+            learner.set_progress(job.progress)
+        place = None if self.deferred is None else self.deferred.place(job.origin)
+        gradients = self._train(learner, tensors, job, place)
+        samples = len(tensors[LABELS])
+        if job.return_gradient:
+            return Outcome(pack(result, gradients), samples=samples)
+        return Outcome(Payload(result, 0), samples=samples)
+
+    def _seed_of(self, job: ServerStep) -> int:
+        return derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
+
+    def _learner_of(self, job: ServerStep) -> Learner:
+        per_device = self._task.planning.training is ServerTraining.PER_DEVICE
+        return self._copies[job.origin] if per_device else self._shared()
+
+    def _train(
+        self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor | None
+    ) -> Tensors:
+        """One (micro-)batch; returns the gradients that a device may be sent.
+
+        ``place``: where deferred faults of the job's origin are noted.
+        """
         labels = tensors[LABELS]
         if job.part == 0:
             learner.begin()
-        if self.deferred is not None:
-            learner.leave_out(self.deferred.saw(job.origin, tensors))
+        if self.deferred is not None and place is not None:
+            learner.leave_out(self.deferred.saw(place, tensors))
             # A label that is no class would end the program on a GPU.
             labels = labels.clamp(0, self._task.planning.classes - 1)
         activation = rebuild_activation(tensors, self._activation)
-        seed = derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
-        seed_step(seed, self._task.compute)
         loss = self._task.loss(cast(Tensor, learner.call(activation)), labels)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss
         weighted.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
-            learner.set_progress(job.progress)
             self._robustness.limit(job.origin, learner, activation)
-            self._note(job.origin, learner.learn())
-        if job.return_gradient:
-            return Outcome(pack(result, gradients_of(activation)), samples=len(labels))
-        return Outcome(Payload(result, 0), samples=len(labels))
+            self._note(job.origin, learner.learn(), place)
+        return gradients_of(activation) if job.return_gradient else {}
 
     def _shared(self) -> Learner:
         if self._server is None:
@@ -246,8 +265,11 @@ class ServerEngine:
         if len(job.parts) == 1 or not (finite.is_cuda or self.deferred):
             self._note(job.parts[0].device, (~finite).float())
 
-    def _note(self, device: NodeId, fault: Tensor) -> None:
-        (self._faults if self.deferred is None else self.deferred).note(device, fault)
+    def _note(self, device: NodeId, fault: Tensor, place: Tensor | None = None) -> None:
+        if self.deferred is None:
+            self._faults.note(device, fault)
+        else:
+            self.deferred.note(self.deferred.place(device) if place is None else place, fault)
 
     def _open_copy(self, device: NodeId) -> None:
         shared = self._shared()

@@ -32,6 +32,7 @@ from fedoptima.data.registry import load_dataset, load_or_stand_in
 from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.engine.compute_device import CPU, compute_device
 from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.graphs import GraphedDevice, GraphedServer
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
 from fedoptima.experiments.describe import Expected, describe
@@ -44,7 +45,7 @@ from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.costs import FlopCosts
 from fedoptima.sim.driver import Simulation
 from fedoptima.sim.dry import Dry, DryDeviceEngine, DryServerEngine
-from fedoptima.sim.executor import Executor, Inline
+from fedoptima.sim.executor import Executor, Inline, OnStreams
 from fedoptima.sim.fleet import Fleet, build_fleet
 from fedoptima.sim.network import Link
 from fedoptima.sim.state import SimDevice
@@ -247,17 +248,29 @@ def assemble(
     *,
     dry: bool = False,
     build_engine: BuildEngine | None = None,
+    graphs: bool = True,
 ) -> Assembly:
-    """``build_engine``: makes a device's engine; `device_engine` by default."""
+    """``build_engine``: makes a device's engine; `device_engine` by default.
+
+    ``graphs``: on a GPU, record training steps; without, they are the reference.
+    """
     recipe, task, fleet = experiment.recipe, experiment.task, experiment.fleet
     batches = experiment.batches
     server_engine: ServerEngine | DryServerEngine
-    engines: dict[NodeId, DeviceEngine] | dict[NodeId, DryDeviceEngine]
+    engines: Mapping[NodeId, DeviceEngine] | Mapping[NodeId, DryDeviceEngine]
     executor: Executor
     if dry:
         server_engine = DryServerEngine(task, batches)
         engines = {d: DryDeviceEngine(server_engine, batches[d]) for d in fleet.devices}
         executor = Dry(server_engine, engines)
+    elif task.compute.type == "cuda" and graphs and build_engine is None:
+        server_engine = graphed = GraphedServer(task)
+        engines = recorded = {
+            device: GraphedDevice(task, device, device_loader(recipe, task, device, rows))
+            for device, rows in experiment.shares.items()
+        }
+        settle = partial(torch.cuda.synchronize, task.compute)
+        executor = OnStreams(graphed, recorded, settle)
     else:
         server_engine = ServerEngine(task, deferred=True)
         build = build_engine or partial(device_engine, deferred=True)

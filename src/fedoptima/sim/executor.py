@@ -11,7 +11,8 @@ run's trace is the same under every executor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -128,3 +129,53 @@ class Inline:
 
     def settle(self) -> None:
         """Nothing is ever left to do."""
+
+
+# ---- on a GPU, a stream for each node ------------------------------------------------------------
+
+
+class StreamWork(DeviceWork, Protocol):
+    def context(self) -> AbstractContextManager[object]: ...
+
+
+class StreamServerWork(ServerWork, Protocol):
+    def context(self) -> AbstractContextManager[object]:
+        """The stream that waits for all others of the server."""
+
+    def context_of(self, device: NodeId) -> AbstractContextManager[object]:
+        """The stream on which this device's batches train."""
+
+
+class OnStreams(Inline):
+    """Orders a job's maths when its result is due; the GPU does it when what it needs is there."""
+
+    def __init__(
+        self,
+        server: StreamServerWork,
+        devices: Mapping[NodeId, StreamWork],
+        settle: Callable[[], None],
+    ) -> None:
+        super().__init__(server, devices)
+        self._streams, self._device_streams = server, devices
+        self._settle = settle
+
+    def reset(self, device: NodeId) -> None:
+        self._devices[device].reset()
+        with self._streams.context_of(device):
+            if self._server.deferred is not None:
+                self._server.deferred.forget(device)
+
+    def inspect(self, device: NodeId, update: ModelUpdate) -> Inspection:
+        losses, deferred = self._devices[device].losses, self._server.deferred
+        with self._device_streams[device].context():
+            values = self._server.inspect(update)
+        with self._streams.context_of(device):
+            noted = deferred.of(device) if deferred is not None else None
+        return _Begun(self._server, update, values, losses, noted)
+
+    def faults(self) -> Mapping[NodeId, ProtocolViolation]:
+        with self._streams.context():
+            return super().faults()
+
+    def settle(self) -> None:
+        self._settle()

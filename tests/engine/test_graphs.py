@@ -1,0 +1,90 @@
+"""Recorded steps on a GPU end where steps computed one by one end, bit for bit."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.graphs import GraphedDevice, GraphedServer
+from fedoptima.engine.payloads import Tensors
+from fedoptima.engine.server import ServerEngine
+from fedoptima.trace.record import Record
+from tests.experiments.runs import CHURN, FLEET, set_up, without_metrics
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+METHODS = [
+    {"name": "fedoptima"},
+    {"name": "fl"},
+    {"name": "splitfed"},
+    {"name": "pipar", "micro_batches": 3},
+    {"name": "fedasync"},
+    {"name": "fedbuff", "buffer": 2},
+    {"name": "oafl"},
+    {"name": "fedoptima", "robust": "refuse"},
+]
+EVERY = pytest.mark.parametrize("method", METHODS, ids=lambda m: " ".join(map(str, m.values())))
+
+
+def played(method: object, *, graphs: bool, **parts: object) -> tuple[list[Record], Tensors]:
+    records: list[Record] = []
+    with deterministic(1):
+        assembly = set_up(
+            records, graphs=graphs, method=method, device="cuda", stop={"epochs": 4.0}, **parts
+        )
+        if graphs:
+            assert isinstance(assembly.server_engine, GraphedServer)
+        assert assembly.simulation.run(lambda: len(records) > 20_000) is not None
+    assert isinstance(assembly.server_engine, ServerEngine)
+    return records, assembly.server_engine.export()
+
+
+def assert_same(first: Tensors, second: Tensors) -> None:
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+
+
+@EVERY
+def test_recorded_steps_give_the_same_trace_and_weights(
+    method: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        (records, weights), (expected, reference) = (
+            played(method, graphs=graphs) for graphs in (True, False)
+        )
+    assert "cannot be recorded" not in caplog.text
+    assert [without_metrics(r) for r in records] == [without_metrics(r) for r in expected]
+    assert_same(weights, reference)
+
+
+@pytest.mark.parametrize("name", ["fedoptima", "splitfed", "fl"])
+def test_devices_may_come_and_go(name: str) -> None:
+    fleet = {**FLEET, "churn": CHURN}
+    method = {"name": name}
+    (records, weights), (expected, reference) = (
+        played(method, graphs=graphs, fleet=fleet) for graphs in (True, False)
+    )
+    assert len(records) == len(expected)
+    assert_same(weights, reference)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_every_optimiser_can_be_recorded(optimizer: str) -> None:
+    settings = {"name": optimizer, "learning_rate": 0.01, "clip_norm": 1.0}
+    training = {"batch_size": 8, "device": settings, "server": settings}
+    runs = [played({"name": "fedoptima"}, graphs=g, training=training) for g in (True, False)]
+    assert_same(runs[0][1], runs[1][1])
+
+
+def test_all_devices_replay_after_their_first_steps() -> None:
+    records: list[Record] = []
+    with deterministic(1):
+        assembly = set_up(records, device="cuda")
+        assembly.simulation.run()
+    for engine in assembly.device_engines.values():
+        assert isinstance(engine, GraphedDevice)
+        assert engine._forwards
