@@ -13,7 +13,8 @@ import torch
 from benchmarks.sides import Asked
 from benchmarks.workloads import LEARNING_RATE, MOMENTUM, recipe
 from fedoptima.engine.payloads import name_activation, rebuild_activation
-from fedoptima.experiments.setup import device_loader, prepare
+from fedoptima.experiments.device_engines import device_loader
+from fedoptima.experiments.setup import prepare
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.sides import Asked
 from benchmarks.workloads import LEARNING_RATE, MOMENTUM, Workload, recipe
 from fedoptima.data.loader import Loader
-from fedoptima.experiments.setup import Experiment, device_loader, prepare
+from fedoptima.experiments.device_engines import device_loader
+from fedoptima.experiments.setup import Experiment, prepare
 
 State = dict[str, Tensor]
 

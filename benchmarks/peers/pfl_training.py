@@ -32,7 +32,8 @@ from benchmarks.sides import Asked
 from benchmarks.two_process_loop import evaluate
 from benchmarks.workloads import LEARNING_RATE, MOMENTUM, recipe
 from fedoptima.data.loader import Loader
-from fedoptima.experiments.setup import device_loader, prepare
+from fedoptima.experiments.device_engines import device_loader
+from fedoptima.experiments.setup import prepare
 
 
 class Averaging(FederatedAveraging):

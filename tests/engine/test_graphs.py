@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedoptima.engine.determinism import deterministic
-from fedoptima.engine.graphs import GraphedDevice, GraphedServer
+from fedoptima.engine.graphs.device import GraphedDevice
+from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.trace.record import Record

@@ -8,8 +8,9 @@ from torch import nn
 
 from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError
-from fedoptima.engine.learner import Learner, build_optimizer, rate_factor
+from fedoptima.engine.learner import Learner
 from fedoptima.engine.network import Network
+from fedoptima.engine.optimizer import build_optimizer, rate_factor
 
 
 @pytest.mark.parametrize(

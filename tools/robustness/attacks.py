@@ -25,7 +25,7 @@ from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import ACTIVATIONS, Tensors, pack, unpack
 from fedoptima.engine.task import Task
-from fedoptima.experiments.setup import BuildEngine, device_engine, device_loader
+from fedoptima.experiments.device_engines import BuildEngine, device_engine, device_loader
 
 STRENGTH = {"none": 0.0, "sign_flip": 3.0, "noise": 10.0, "label_flip": 1.0}
 

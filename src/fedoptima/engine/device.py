@@ -27,7 +27,8 @@ from fedoptima.data.loader import Loader
 from fedoptima.engine.aggregator import difference
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.gpu_upload import arrived, stage_message
-from fedoptima.engine.learner import Learner, Losses
+from fedoptima.engine.learner import Learner
+from fedoptima.engine.losses import Losses
 from fedoptima.engine.payload_validation import ExpectedModel
 from fedoptima.engine.payloads import (
     ACTIVATIONS,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
@@ -12,30 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
-from fedoptima.core.errors import ConfigError, InvariantBroken, TrainingDiverged
+from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.engine.host_copy import HostCopy
+from fedoptima.engine.losses import Losses
 from fedoptima.engine.network import Network
+from fedoptima.engine.optimizer import STATE, build_optimizer, rate_factor
 from fedoptima.engine.payloads import Tensors, copy_of
-
-
-@dataclass(frozen=True)
-class Losses:
-    """The sum of a learner's training losses over some steps."""
-
-    who: str
-    total: HostCopy
-    steps: int
-    rate: float
-
-    def check(self) -> None:
-        """Raise TrainingDiverged if one was not finite."""
-        ((total,),) = self.total.read()
-        if self.steps and not math.isfinite(total):
-            raise TrainingDiverged(
-                f"the training loss of {self.who} is {total:g} after {self.steps} "
-                f"steps at learning rate {self.rate:g}; lower the learning rate, "
-                "set clip_norm, or look for infinite values in the data"
-            )
 
 
 class _Memory(Enum):
@@ -157,7 +137,7 @@ class Learner:
         """What the optimiser would make in its first step, which must not be a special one."""
         for parameter in self._parameters:
             state = self._optimizer.state[parameter]
-            for name in _STATE[self._settings.name]:
+            for name in STATE[self._settings.name]:
                 like = torch.zeros_like(parameter, requires_grad=False)
                 state[name] = like.new_zeros((), dtype=torch.float32) if name == "step" else like
             if self._settings.name == "sgd" and not self._settings.momentum:
@@ -351,46 +331,3 @@ class Learner:
         for name, tensor in self._tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 tensor.data.copy_(tensors[f"model.{name}"])
-
-
-_STATE = {
-    "sgd": ("momentum_buffer",),
-    "adam": ("step", "exp_avg", "exp_avg_sq"),
-    "adamw": ("step", "exp_avg", "exp_avg_sq"),
-}
-
-
-def build_optimizer(
-    config: OptimizerConfig, parameters: list[Tensor], *, fused: bool = False
-) -> torch.optim.Optimizer:
-    if config.name == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            config.learning_rate,
-            momentum=config.momentum,
-            nesterov=config.nesterov,
-            weight_decay=config.weight_decay,
-            fused=fused or None,
-        )
-    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    rate, decay = config.learning_rate, config.weight_decay
-    on_gpu = parameters[0].is_cuda  # it counts its steps there then
-    return kind(
-        parameters, rate, weight_decay=decay, fused=fused or None, capturable=fused and on_gpu
-    )
-
-
-def rate_factor(schedule: ScheduleConfig, progress: float) -> float:
-    """What the learning rate is multiplied by, when ``progress`` of the run's budget is spent.
-
-    It follows global progress, not a node's own steps, so that all nodes have the same rate
-    however unequal their speeds are.
-    """
-    if progress < schedule.warmup:
-        # Not from zero: the first updates would have no effect.
-        return max(progress / schedule.warmup, 0.01)
-    if schedule.kind == "constant":
-        return 1.0
-    rest = (progress - schedule.warmup) / (1 - schedule.warmup)
-    falling = (1 + math.cos(math.pi * rest)) / 2 if schedule.kind == "cosine" else 1 - rest
-    return schedule.floor + (1 - schedule.floor) * falling

@@ -7,11 +7,10 @@ from typing import cast
 
 from torch import Tensor
 
-from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
+from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.events import Metrics
 from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
 from fedoptima.core.machine import Outcome
-from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import Plan
 from fedoptima.core.robust import as_text
@@ -22,15 +21,13 @@ from fedoptima.engine.deferred_faults import DeferredFaults
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.evaluator import Evaluator
 from fedoptima.engine.faults import Faults
-from fedoptima.engine.gpu_upload import all_arrive, arrived, stage_message
+from fedoptima.engine.gpu_upload import all_arrive, arrived
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.merging import choose, handed_in, is_finite, of_copies, where
 from fedoptima.engine.network import Network
 from fedoptima.engine.payload_validation import (
     ExpectedActivations,
     ExpectedModel,
-    Values,
-    tensors_in,
 )
 from fedoptima.engine.payloads import (
     AUXILIARY,
@@ -43,17 +40,17 @@ from fedoptima.engine.payloads import (
     rebuild_activation,
 )
 from fedoptima.engine.robustness import Parts, Robustness
+from fedoptima.engine.server_admission import ServerAdmission
 from fedoptima.engine.task import Task
 from fedoptima.preprocess.split import DeviceSpeed
 
 
-class ServerEngine:
+class ServerEngine(ServerAdmission):
     """Holds the global model: the device side (never trained here) and the server side."""
 
     def __init__(self, task: Task, *, deferred: bool = False) -> None:
         """``deferred``: the values of batches are checked while they train."""
-        self._task = task
-        self.deferred: DeferredFaults | None = None
+        super().__init__(task)
         self._defers = deferred
         self.plan: Plan | None = None
         self._activation: object = None
@@ -68,8 +65,6 @@ class ServerEngine:
         self._faults = Faults()
         self._masks: set[str] = set()  # names of tensors that hold infinity from the beginning
         self._parameters: frozenset[str] = frozenset()  # in `_global`; the rest are buffers
-        self._expected_update: ExpectedModel | None = None
-        self._expected_batch: ExpectedActivations | None = None
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:
@@ -135,49 +130,6 @@ class ServerEngine:
             raise InvariantBroken("this method has no server side to train")
         optimizer, schedule = self._task.server_optimizer, self._task.schedule
         return Learner(who, {"": self._network}, optimizer, schedule, undoable=True, static=static)
-
-    # ---- messages: on the thread that receives them ------------------------------------------
-
-    def inspect(self, message: Message) -> Values | None:
-        """Begin to check the values in a device's message; `admit` uses the result."""
-        if isinstance(message, ModelUpdate | ActivationBatch):
-            return Values(tensors_in(message.data))
-        return None
-
-    def admit(self, message: Message, values: Values | None = None) -> None:
-        """Raise ProtocolViolation if a device's tensors are not those of this plan.
-
-        ``values``: what `inspect` returned, if it was called before.
-        """
-        match message:
-            case ModelUpdate(data=data):
-                # Before there is a plan the core keeps an update's id only.
-                if self._expected_update is not None:
-                    self._expected_update.check(data, values)
-            case ActivationBatch():
-                if self._expected_batch is None:
-                    raise ProtocolViolation("activations for a server that trains on none")
-                if self.deferred is None:
-                    self._expected_batch.check(message, values)
-                else:
-                    self._expected_batch.check_form(message)
-
-    def most_bytes(self, kind: type[Message]) -> int:
-        """Of the tensors in the largest message of this kind that a device may send.
-
-        Before there is a plan, an update may come that was made for an earlier process.
-        """
-        if issubclass(kind, ModelUpdate):
-            if self._expected_update is not None:
-                return self._expected_update.nbytes
-            return sum(tensor.nbytes for tensor in self._task.model.state_dict().values())
-        if issubclass(kind, ActivationBatch) and self._expected_batch is not None:
-            return self._expected_batch.nbytes
-        return 0
-
-    def receive(self, message: Message) -> Message:
-        """An admitted message, with its tensors being copied to the compute device."""
-        return stage_message(message, self._task.compute)
 
     # ---- training ----------------------------------------------------------------------------
 

@@ -22,9 +22,10 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.data.registry import load_dataset
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.precision import set_products
+from fedoptima.experiments.device_engines import device_engine
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.server_setup import device_names, expected_devices
-from fedoptima.experiments.setup import device_engine, prepare_run, share_out
+from fedoptima.experiments.setup import prepare_run, share_out
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.named_code import NO_CODE, AllowedCode, allow
 from fedoptima.runtime.address import Address, parse_address

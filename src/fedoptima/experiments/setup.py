@@ -26,16 +26,17 @@ from fedoptima.core.settings import ServerSettings
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress, quiet
-from fedoptima.data.loader import Loader
 from fedoptima.data.partition import by_file, dirichlet, hold_out, iid
 from fedoptima.data.registry import load_dataset, load_or_stand_in
 from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.engine.compute_device import CPU, compute_device
 from fedoptima.engine.device import DeviceEngine
-from fedoptima.engine.graphs import GraphedDevice, GraphedServer
+from fedoptima.engine.graphs.device import GraphedDevice
+from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
 from fedoptima.experiments.describe import Expected, describe
+from fedoptima.experiments.device_engines import BuildEngine, device_engine, device_loader
 from fedoptima.experiments.given import Given
 from fedoptima.methods.registry import find_method, method_options
 from fedoptima.models.registry import build_model
@@ -239,9 +240,6 @@ class Assembly:
         return {SERVER: self.server_engine, **self.device_engines}
 
 
-BuildEngine = Callable[[Recipe, Task, NodeId, NDArray[np.int64]], DeviceEngine]
-
-
 def assemble(
     experiment: Experiment,
     observers: list[Callable[[Record], None]],
@@ -306,36 +304,6 @@ def assemble(
         observers=observers,
     )
     return Assembly(simulation, server_engine, engines)
-
-
-def device_engine(
-    recipe: Recipe,
-    task: Task,
-    device: NodeId,
-    rows: NDArray[np.int64],
-    *,
-    deferred: bool = False,
-) -> DeviceEngine:
-    """``deferred``: for a simulation, in which the executor checks the losses."""
-    loader = device_loader(recipe, task, device, rows)
-    return DeviceEngine(task, device, loader, deferred=deferred)
-
-
-def device_loader(
-    recipe: Recipe,
-    task: Task,
-    device: NodeId,
-    rows: NDArray[np.int64],
-    kind: type[Loader] = Loader,
-) -> Loader:
-    return kind(
-        task.dataset,
-        rows,
-        batch_size=recipe.training.batch_size,
-        seed=recipe.seed,
-        node=device,
-        augment=recipe.data.augment,
-    )
 
 
 def server_settings(

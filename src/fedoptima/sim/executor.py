@@ -23,7 +23,7 @@ from fedoptima.core.machine import ComputeEngine, Outcome
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.engine.deferred_faults import DeferredFaults, NotedFaults
-from fedoptima.engine.learner import Losses
+from fedoptima.engine.losses import Losses
 from fedoptima.engine.payload_validation import Values
 
 

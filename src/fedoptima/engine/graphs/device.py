@@ -1,35 +1,22 @@
-"""Training steps as recorded CUDA graphs: one launch instead of hundreds, a stream for each node.
-
-The engines of a simulation on a GPU. The first steps of a node are computed as they are anywhere
-(libraries prepare themselves then); after that each kind of step is recorded once, and replayed
-from then on, with the same kernels. A node's tensors stay where they are. What is handed from one
-stream to another carries an event that the other one waits for; the host waits for nothing. What
-cannot be recorded (data that is loaded by workers, a model that looks at values, robust merging)
-is computed step by step, on the same streams.
-"""
+"""A device of a simulation whose steps are recorded."""
 
 from __future__ import annotations
 
-import gc
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedoptima.core.events import Metrics
-from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep
+from fedoptima.core.jobs import Job
 from fedoptima.core.machine import Outcome
-from fedoptima.core.method import ServerTraining
 from fedoptima.core.seeding import derive
-from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
+from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.dataset import Split
 from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
-from fedoptima.engine.gpu_upload import Staged
+from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_why_not
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import (
     ACTIVATIONS,
@@ -40,82 +27,8 @@ from fedoptima.engine.payloads import (
     name_activation,
     pack,
 )
-from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.task import Task
 from fedoptima.models.activation import tensors_of
-
-_log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-AT_FIRST = 2  # steps of each kind that are not recorded
-
-
-@dataclass(frozen=True)
-class Recording(Generic[T]):
-    graph: torch.cuda.CUDAGraph
-    generator: torch.Generator
-    made: T  # what the work returned: tensors that every replay fills again
-
-    def replay(self, seed: int) -> T:
-        self.generator.manual_seed(seed)
-        self.graph.replay()
-        return self.made
-
-
-class Recorder:
-    """A stream, and what is recorded on it."""
-
-    def __init__(self, compute: torch.device) -> None:
-        self.compute = compute
-        self.stream = torch.cuda.Stream(compute)  # type: ignore[no-untyped-call]
-        # Dropout draws from the default generator, whose seed all graphs would share while they
-        # run side by side.
-        self._generator = torch.Generator(compute)
-
-    def context(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self.stream)
-
-    def record(self, work: Callable[[], T], pool: Any = None) -> Recording[T]:
-        """Call within `context`. ``pool``: memory that is shared with another recording, which is
-        always replayed before this one."""
-        graph = torch.cuda.CUDAGraph()
-        default = torch.cuda.default_generators[self.stream.device.index]
-        shared = default.graphsafe_get_state()
-        collects = gc.isenabled()
-        gc.disable()  # what it frees could not be recorded
-        default.graphsafe_set_state(self._generator.graphsafe_get_state())
-        try:
-            graph.capture_begin(
-                *([] if pool is None else [pool]), capture_error_mode="thread_local"
-            )
-            try:
-                made = work()
-            finally:
-                graph.capture_end()
-        finally:
-            default.graphsafe_set_state(shared)
-            if collects:
-                gc.enable()
-        return Recording(graph, self._generator, made)
-
-    def staged(self, outcome: Outcome) -> Outcome:
-        """With an event that tells when the result is there."""
-        payload = outcome.result
-        if not payload.value:
-            return outcome
-        value = Staged(payload.value, self.stream.record_event())  # type: ignore[arg-type]
-        return replace(outcome, result=replace(payload, value=value))
-
-
-def say_why_not(node: str, error: Exception) -> None:
-    _log.warning(
-        "%s: its steps cannot be recorded as CUDA graphs and are computed one by one (%s)",
-        node,
-        str(error).partition("\n")[0],
-    )
-
-
-# ---- a device ------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -185,6 +98,12 @@ class GraphedDevice(DeviceEngine):
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
         super().restore(state, tensors)
         torch.cuda.synchronize(self._task.compute)
+
+    def _load(self, tensors: Tensors, progress: float) -> None:
+        # The other half of these was to be recorded next; the model under them changes now.
+        for key in [key for key, forward in self._forwards.items() if forward.back is None]:
+            del self._forwards[key]
+        super()._load(tensors, progress)
 
     # ---- steps -------------------------------------------------------------------------------
 
@@ -326,116 +245,3 @@ class GraphedDevice(DeviceEngine):
         rows = self._rows.index_select(0, self._place)[0]
         drawn = None if self._drawn is None else self._drawn.index_select(0, self._place)[0]
         return self._loader.compute(rows, drawn)
-
-
-# ---- the server ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A recorded step and what it reads."""
-
-    recording: Recording[Tensors]  # gradients
-    tensors: Tensors
-    place: Tensor
-    room: int
-
-
-class GraphedServer(ServerEngine):
-    def __init__(self, task: Task) -> None:
-        super().__init__(task, deferred=True)
-        self._recorder = Recorder(task.compute)
-        self._records = task.robust == "none"
-        self._lanes: dict[NodeId, Recorder] = {}  # of copies, which do not wait for each other
-        self._steps: dict[tuple[object, ...], _Step] = {}
-        self._seen: dict[tuple[object, ...], int] = {}
-
-    def context(self) -> AbstractContextManager[object]:
-        for lane in self._lanes.values():
-            self._recorder.stream.wait_stream(lane.stream)
-        return self._recorder.context()
-
-    def context_of(self, device: NodeId) -> AbstractContextManager[object]:
-        return self._lanes.get(device, self._recorder).context()
-
-    def execute(self, job: Job, result: PayloadId) -> Outcome:
-        if isinstance(job, ServerStep):
-            lane = self._lane(job)
-            with lane.context():
-                return lane.staged(super().execute(job, result))
-        with self.context():
-            if isinstance(job, CloseCopy | PlanRun):
-                self._forget_steps(job.device if isinstance(job, CloseCopy) else None)
-            outcome = self._recorder.staged(super().execute(job, result))
-            for lane in self._lanes.values():
-                lane.stream.wait_stream(self._recorder.stream)
-            return outcome
-
-    def evaluation(self) -> Callable[[], Metrics]:
-        with self.context():
-            return super().evaluation()
-
-    def export(self) -> Tensors:
-        torch.cuda.synchronize(self._task.compute)
-        return super().export()
-
-    def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
-        super().restore(state, tensors)
-        torch.cuda.synchronize(self._task.compute)
-
-    def _lane(self, job: ServerStep) -> Recorder:
-        if self._task.planning.training is not ServerTraining.PER_DEVICE:
-            return self._recorder
-        if job.origin not in self._lanes:
-            lane = self._lanes[job.origin] = Recorder(self._task.compute)
-            lane.stream.wait_stream(self._recorder.stream)
-        return self._lanes[job.origin]
-
-    def _forget_steps(self, device: NodeId | None) -> None:
-        self._steps = {
-            k: s for k, s in self._steps.items() if device is not None and k[0] != device
-        }
-        self._seen = {k: n for k, n in self._seen.items() if device is not None and k[0] != device}
-
-    def _learner(self, who: str) -> Learner:
-        return self._new_learner(who, static=True)
-
-    def _train(
-        self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor | None
-    ) -> Tensors:
-        if not self._records or place is None or self.deferred is None:
-            return super()._train(learner, tensors, job, place)
-        shapes = tuple(tensor.shape for tensor in tensors.values())
-        key = (self._owner(job), job.part, job.parts, job.return_gradient, shapes)
-        step = self._steps.get(key)
-        if step is None or step.room != self.deferred.room:
-            if self._seen.setdefault(key, 0) < AT_FIRST:
-                self._seen[key] += 1
-                return super()._train(learner, tensors, job, place)
-            try:
-                step = self._steps[key] = self._recorded(learner, tensors, job, place)
-            except RuntimeError as error:
-                say_why_not(SERVER, error)
-                self._records = False
-                learner.drop_gradients()
-                return super()._train(learner, tensors, job, place)
-        else:
-            for name, tensor in step.tensors.items():
-                tensor.copy_(tensors[name])
-            step.place.copy_(place)
-        gradients = step.recording.replay(self._seed_of(job))
-        learner.stepped()
-        return {name: tensor.clone() for name, tensor in gradients.items()}
-
-    def _owner(self, job: ServerStep) -> NodeId:
-        per_device = self._task.planning.training is ServerTraining.PER_DEVICE
-        return job.origin if per_device else SERVER
-
-    def _recorded(
-        self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor
-    ) -> _Step:
-        assert self.deferred is not None
-        static, own = {name: tensor.clone() for name, tensor in tensors.items()}, place.clone()
-        train = super()._train
-        recording = self._lane(job).record(lambda: train(learner, static, job, own))
-        return _Step(recording, static, own, self.deferred.room)

@@ -1,0 +1,83 @@
+"""Work on a stream of its own, recorded as a CUDA graph and replayed."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from fedoptima.core.machine import Outcome
+from fedoptima.engine.gpu_upload import Staged
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+AT_FIRST = 2  # steps of each kind that are not recorded
+
+
+@dataclass(frozen=True)
+class Recording(Generic[T]):
+    graph: torch.cuda.CUDAGraph
+    generator: torch.Generator
+    made: T  # what the work returned: tensors that every replay fills again
+
+    def replay(self, seed: int) -> T:
+        self.generator.manual_seed(seed)
+        self.graph.replay()
+        return self.made
+
+
+class Recorder:
+    """A stream, and what is recorded on it."""
+
+    def __init__(self, compute: torch.device) -> None:
+        self.compute = compute
+        self.stream = torch.cuda.Stream(compute)  # type: ignore[no-untyped-call]
+        # Dropout draws from the default generator, whose seed all graphs would share while they
+        # run side by side.
+        self._generator = torch.Generator(compute)
+
+    def context(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self.stream)
+
+    def record(self, work: Callable[[], T], pool: Any = None) -> Recording[T]:
+        """Call within `context`. ``pool``: memory that is shared with another recording, which is
+        always replayed before this one."""
+        graph = torch.cuda.CUDAGraph()
+        default = torch.cuda.default_generators[self.stream.device.index]
+        shared = default.graphsafe_get_state()
+        collects = gc.isenabled()
+        gc.disable()  # what it frees could not be recorded
+        default.graphsafe_set_state(self._generator.graphsafe_get_state())
+        try:
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                made = work()
+            finally:
+                graph.capture_end()
+        finally:
+            default.graphsafe_set_state(shared)
+            if collects:
+                gc.enable()
+        return Recording(graph, self._generator, made)
+
+    def staged(self, outcome: Outcome) -> Outcome:
+        """With an event that tells when the result is there."""
+        payload = outcome.result
+        if not payload.value:
+            return outcome
+        value = Staged(payload.value, self.stream.record_event())  # type: ignore[arg-type]
+        return replace(outcome, result=replace(payload, value=value))
+
+
+def say_why_not(node: str, error: Exception) -> None:
+    _log.warning(
+        "%s: its steps cannot be recorded as CUDA graphs and are computed one by one (%s)",
+        node,
+        str(error).partition("\n")[0],
+    )

@@ -1,0 +1,53 @@
+"""Optimisers by name, and the course of the learning rate."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+
+# What an optimiser keeps for each parameter.
+STATE = {
+    "sgd": ("momentum_buffer",),
+    "adam": ("step", "exp_avg", "exp_avg_sq"),
+    "adamw": ("step", "exp_avg", "exp_avg_sq"),
+}
+
+
+def build_optimizer(
+    config: OptimizerConfig, parameters: list[Tensor], *, fused: bool = False
+) -> torch.optim.Optimizer:
+    if config.name == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            config.learning_rate,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            weight_decay=config.weight_decay,
+            fused=fused or None,
+        )
+    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    rate, decay = config.learning_rate, config.weight_decay
+    on_gpu = parameters[0].is_cuda  # it counts its steps there then
+    return kind(
+        parameters, rate, weight_decay=decay, fused=fused or None, capturable=fused and on_gpu
+    )
+
+
+def rate_factor(schedule: ScheduleConfig, progress: float) -> float:
+    """What the learning rate is multiplied by, when ``progress`` of the run's budget is spent.
+
+    It follows global progress, not a node's own steps, so that all nodes have the same rate
+    however unequal their speeds are.
+    """
+    if progress < schedule.warmup:
+        # Not from zero: the first updates would have no effect.
+        return max(progress / schedule.warmup, 0.01)
+    if schedule.kind == "constant":
+        return 1.0
+    rest = (progress - schedule.warmup) / (1 - schedule.warmup)
+    falling = (1 + math.cos(math.pi * rest)) / 2 if schedule.kind == "cosine" else 1 - rest
+    return schedule.floor + (1 - schedule.floor) * falling
