@@ -7,8 +7,10 @@ The simulation's time is the difference between a long and a short run, so that 
 run pays once, is left out.
 
     python -m benchmarks.gpu_epoch [--devices 8] [--rounds 5] [--device cuda]
+    python -m benchmarks.gpu_epoch --recipe recipes/testbed_a_transformer6_sst2.toml --long 3
 
-VGG-5 on images of noise in CIFAR-10's format, 6,250 for every device, batch 100.
+VGG-5 on images of noise in CIFAR-10's format, 6,250 for every device, batch 100; or the model
+and the data of a recipe, in equal shares, on its fleet.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmarks.noise import images
-from fedoptima.config.load import validate
+from fedoptima.config.load import load_recipe, validate
 from fedoptima.config.schema import Recipe
+from fedoptima.engine.optimizer import build_optimizer
 from fedoptima.engine.payloads import name_activation, rebuild_activation
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import Experiment, prepare
@@ -33,7 +37,7 @@ from fedoptima.preprocess.split import DeviceSpeed
 
 SAMPLES, BATCH = 6250, 100  # of each device
 AHEAD = 4  # activations of one device that may wait for the server
-LONG, SHORT = 4, 1  # epochs
+LONG = 16  # epochs, of the longer run
 
 Step = Callable[[], None]
 
@@ -62,6 +66,16 @@ def build(device: str, devices: int, samples: int, epochs: int) -> Experiment:
     return prepare(validate(Recipe, recipe, "benchmark"), given)
 
 
+def of_recipe(path: Path, device: str, epochs: int) -> Experiment:
+    recipe = load_recipe(path)
+    changed = recipe.model_dump(exclude_unset=True)
+    changed["device"] = device
+    changed["data"]["partition"] = {"kind": "iid"}
+    changed["training"]["evaluate_every"] = 1000.0
+    changed["stop"] = {"epochs": epochs}
+    return prepare(validate(Recipe, changed, str(path)), Given())
+
+
 class BareLoop:
     """The steps of an epoch, recorded."""
 
@@ -69,14 +83,17 @@ class BareLoop:
         self._task = experiment.task
         self._compute = self._task.compute
         devices = len(experiment.shares)
-        plan = self._task.plan([DeviceSpeed(5e9, 6e6)] * devices)
+        fleet = experiment.fleet.devices.values()
+        plan = self._task.plan([DeviceSpeed(s.flops_per_second, s.up) for s in fleet])
+        self._settings = self._task.device_optimizer
         self._sides = [self._task.sides(plan) for _ in range(devices)]
-        self.steps = min(len(rows) for rows in experiment.shares.values()) // BATCH
+        self.size = experiment.recipe.training.batch_size
+        self.steps = min(len(rows) for rows in experiment.shares.values()) // self.size
         self._rows = [
-            torch.as_tensor(rows, device=self._compute)[: self.steps * BATCH]
+            torch.as_tensor(rows, device=self._compute)[: self.steps * self.size]
             for rows in experiment.shares.values()
         ]
-        augment, count = self._task.dataset.augment, self.steps * BATCH
+        augment, count = self._task.dataset.augment, self.steps * self.size
         self._crops = None if augment is None else augment.draw(count, seed=1).to(self._compute)
         self._streams = self._new_streams(devices + 1)
         counter = torch.zeros(1, dtype=torch.int64, device=self._compute)
@@ -97,7 +114,7 @@ class BareLoop:
         server = self._sides[0]
         assert server.server is not None
         server.server.train()
-        self._optimizer = self._sgd(list(server.server.parameters()))
+        self._optimizer = self._optimizer_of(list(server.server.parameters()))
         self._server_steps = [
             self._recorded(devices, self._server_step(number, server)) for number in range(devices)
         ]
@@ -130,8 +147,8 @@ class BareLoop:
 
     def _batch(self, number: int) -> tuple[Tensor, Tensor]:
         split, dataset = self._task.dataset.train, self._task.dataset
-        within = torch.arange(BATCH, device=self._compute)
-        places = self._counters[2 * number] % self.steps * BATCH + within
+        within = torch.arange(self.size, device=self._compute)
+        places = self._counters[2 * number] % self.steps * self.size + within
         rows = self._rows[number].index_select(0, places)
         inputs = split.inputs.index_select(0, rows)
         if dataset.augment is not None and self._crops is not None:
@@ -143,7 +160,7 @@ class BareLoop:
         auxiliary = sides.auxiliary.train()
         device = sides.device.train()
         parameters = [*device.parameters(), *auxiliary.parameters()]
-        optimizer = self._sgd(parameters)
+        optimizer = self._optimizer_of(parameters)
 
         def step() -> None:
             inputs, labels = self._batch(number)
@@ -177,10 +194,8 @@ class BareLoop:
 
         return step
 
-    def _sgd(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(
-            parameters, 0.02, momentum=0.9, nesterov=True, weight_decay=5e-4, foreach=True
-        )
+    def _optimizer_of(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return build_optimizer(self._settings, list(parameters), fused=self._compute.type == "cuda")
 
     # ---- graphs ------------------------------------------------------------------------------
 
@@ -218,22 +233,37 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def measure(
-    device: str = "cuda", *, devices: int = 8, samples: int = SAMPLES, rounds: int = 5
+    device: str = "cuda",
+    *,
+    devices: int = 8,
+    samples: int = SAMPLES,
+    rounds: int = 5,
+    recipe: Path | None = None,
+    long: int = LONG,
 ) -> dict[str, object]:
-    runs = {epochs: build(device, devices, samples, epochs) for epochs in (LONG, SHORT)}
-    loop = BareLoop(runs[SHORT])
+    short = max(1, long // 4)
+    runs = {
+        epochs: of_recipe(recipe, device, epochs)
+        if recipe is not None
+        else build(device, devices, samples, epochs)
+        for epochs in (long, short)
+    }
+    devices = len(runs[long].shares)
+    loop = BareLoop(runs[short])
     loop.epoch()
-    run_experiment(runs[SHORT])
+    run_experiment(runs[short])
     floors, simulated = list[float](), list[float]()
     for _ in range(rounds):
         floors.append(timed(loop.epoch))
         seconds = {
             epochs: timed(lambda run=run: run_experiment(run)) for epochs, run in runs.items()
         }
-        simulated.append((seconds[LONG] - seconds[SHORT]) / (LONG - SHORT))
+        simulated.append((seconds[long] - seconds[short]) / (long - short))
     ratios = [ours / floor for ours, floor in zip(simulated, floors, strict=True)]
     return {
-        "what": f"an epoch of simulated FedOptima, {devices} devices, against recorded graphs",
+        "what": f"an epoch of simulated FedOptima, {recipe.stem if recipe else 'VGG-5'}, "
+        f"{devices} devices, against recorded graphs",
+        "samples of an epoch": loop.steps * loop.size * devices,
         "ratio": statistics.median(ratios),
         "ratios": ratios,
         "simulated seconds": simulated,
@@ -247,8 +277,17 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of each device")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--recipe", type=Path, help="instead of images of noise")
+    parser.add_argument("--long", type=int, default=LONG, help="epochs of the longer run")
     asked = parser.parse_args()
-    found = measure(asked.device, devices=asked.devices, samples=asked.samples, rounds=asked.rounds)
+    found = measure(
+        asked.device,
+        devices=asked.devices,
+        samples=asked.samples,
+        rounds=asked.rounds,
+        recipe=asked.recipe,
+        long=asked.long,
+    )
     for key, value in found.items():
         print(f"{key}: {value}")
 
