@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.sides import Asked
-from benchmarks.workloads import LEARNING_RATE, MOMENTUM, recipe
+from benchmarks.workloads import LEARNING_RATE, MOMENTUM, recipe, warm_up
 from fedoptima.engine.payloads import name_activation, rebuild_activation
 from fedoptima.experiments.device_engines import device_loader
 from fedoptima.experiments.setup import prepare
@@ -19,6 +19,7 @@ from fedoptima.experiments.setup import prepare
 
 def main() -> None:
     torch.set_num_threads(1)
+    warm_up()
     asked = Asked.read()
     workload = asked.workload
     experiment = prepare(recipe(workload, Path(asked.data)))

@@ -23,12 +23,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.sides import Asked
-from benchmarks.workloads import LEARNING_RATE, MOMENTUM, Workload, recipe
+from benchmarks.workloads import LEARNING_RATE, MOMENTUM, Workload, recipe, warm_up
 from fedoptima.data.loader import Loader
 from fedoptima.experiments.device_engines import device_loader
 from fedoptima.experiments.setup import Experiment, prepare
 
 State = dict[str, Tensor]
+
+EVALUATED = 100  # images at a time; more take more memory and are no faster
 
 
 def train(
@@ -76,13 +78,14 @@ def train(
 def evaluate(experiment: Experiment, weights: State) -> None:
     model, data = deepcopy(experiment.task.model).eval(), experiment.task.dataset
     model.load_state_dict(weights)
-    with torch.no_grad():
-        for part in data.test.inputs.split(500):
+    with torch.inference_mode():
+        for part in data.test.inputs.split(EVALUATED):
             model(data.prepare(part))
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    warm_up()
     asked = Asked.read()
     workload = asked.workload
     experiment = prepare(recipe(workload, Path(asked.data)))

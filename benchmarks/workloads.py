@@ -102,5 +102,14 @@ def stored_images(file: str) -> Dataset:
     return replace(form, train=Split(train, train_labels), test=Split(test, test_labels))
 
 
+def warm_up() -> None:
+    """Load what torch loads when an optimiser first steps, its compiler: a second, on any side."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)
+    optimizer = torch.optim.SGD([weight], LEARNING_RATE, MOMENTUM)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def _first(split: Split, count: int) -> Split:
     return Split(split.inputs[: max(10, count)].clone(), split.labels[: max(10, count)].clone())

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.sides import Asked
 from benchmarks.two_process_loop import evaluate
-from benchmarks.workloads import LEARNING_RATE, MOMENTUM, recipe
+from benchmarks.workloads import LEARNING_RATE, MOMENTUM, recipe, warm_up
 from fedoptima.data.loader import Loader
 from fedoptima.experiments.device_engines import device_loader
 from fedoptima.experiments.setup import Experiment, prepare
@@ -27,6 +27,7 @@ from fedoptima.experiments.setup import Experiment, prepare
 @cache
 def setup(data: str, asked: Asked) -> tuple[Experiment, list[Loader]]:
     torch.set_num_threads(1)
+    warm_up()
     experiment = prepare(recipe(asked.workload, Path(data)))
     loaders = [
         device_loader(experiment.recipe, experiment.task, name, rows)

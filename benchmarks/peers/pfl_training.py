@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.sides import Asked
 from benchmarks.two_process_loop import evaluate
-from benchmarks.workloads import LEARNING_RATE, MOMENTUM, recipe
+from benchmarks.workloads import LEARNING_RATE, MOMENTUM, recipe, warm_up
 from fedoptima.data.loader import Loader
 from fedoptima.experiments.device_engines import device_loader
 from fedoptima.experiments.setup import prepare
@@ -79,6 +79,7 @@ class Network(nn.Module):
 
 def train() -> None:
     torch.set_num_threads(1)
+    warm_up()
     np.random.seed(1)  # both processes must draw the same clients
     asked = Asked.read()
     workload = asked.workload
