@@ -114,6 +114,38 @@ def test_the_digits_are_read_without_loading_scikit_learn() -> None:
     assert loaded & NEVER == set()
 
 
+def loaded_by_command(*arguments: str) -> set[str]:
+    """The modules that a command of ours loads."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "fedoptima", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = (line for line in done.stderr.splitlines() if line.startswith("import time:"))
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+@pytest.mark.parametrize("command", [[], ["simulate"], ["compare"], ["plan"], ["server"]], ids=str)
+def test_help_is_shown_without_loading_torch(command: list[str]) -> None:
+    loaded = loaded_by_command(*command, "--help")
+    assert "fedoptima.cli.app" in loaded
+    assert {"torch", "numpy"} & loaded == set()
+
+
+@pytest.mark.parametrize("recipe", sorted(ROOT.glob("recipes/*.toml")), ids=lambda path: path.stem)
+def test_a_dry_run_of_our_own_model_and_data_loads_no_torch(recipe: Path, tmp_path: Path) -> None:
+    """Also where the data set is not on disk."""
+    data, out = tmp_path / "data", tmp_path / "run"
+    settings = (f"data.directory={data}", "stop.rounds=1")
+    sets = [argument for setting in settings for argument in ("--set", setting)]
+    loaded = loaded_by_command("simulate", "--dry", str(recipe), "--out", str(out), *sets)
+    assert "fedoptima.sim.driver" in loaded
+    assert {"torch", "numpy", "safetensors"} & loaded == set()
+
+
 def test_a_heavy_import_is_caught() -> None:
     loaded = newly_loaded("import fedoptima, rich, sklearn")
     assert {"rich", "sklearn"} <= loaded & NEVER

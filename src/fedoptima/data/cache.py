@@ -14,8 +14,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from safetensors import SafetensorError
-
 if TYPE_CHECKING:  # a dry run looks here for what is known of a data set, and needs no torch
     from torch import Tensor
 
@@ -33,6 +31,7 @@ def cached(
     name: str, files: Sequence[Path], options: Mapping[str, int | str], build: Callable[[], Tensors]
 ) -> Tensors:
     """What ``build`` makes of ``files``, from the cache where the same files were read before."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     entry = decoded(name, files, options)
@@ -58,6 +57,7 @@ def _key(files: Sequence[Path], options: Mapping[str, int | str]) -> str:
 
 
 def _write(entry: Path, tensors: Tensors) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     temporary = entry.with_name(f"{entry.name}.{os.getpid()}.partial")

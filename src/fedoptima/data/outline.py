@@ -8,7 +8,6 @@ was read before, its decoded form says what it holds.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,22 +16,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
-
 from fedoptima.data.cache import decoded
 from fedoptima.data.layouts import Found, Layout, Part, ReadingProgress, Source
 
 FILE = "outlines.json"
 _RESERVED = 2  # ids before the first word's
 
-LOG = logging.getLogger("fedoptima.data")
-
 
 @dataclass(frozen=True)
 class Outline:
     facts: Mapping[str, int]  # what a model's builder needs to know
     per_class: tuple[int, ...]  # training samples
+    assumed: str | None = None  # what a user should know, where the set is not on disk
 
     def kept_for_training(self, held_out: float) -> int | None:
         """Samples left when a share of each class is held out; None: that is no valid share."""
@@ -58,9 +53,7 @@ def outline(
     found = source.find(directory)
     if found is not None:
         return _read_before(source.name, found, chosen, stored["classes"])
-    if (assumed := source.assumption(directory)) is not None:
-        LOG.warning(assumed)
-    return Outline(complete["facts"], tuple(complete["per_class"]))
+    return Outline(complete["facts"], tuple(complete["per_class"]), source.assumption(directory))
 
 
 def even_parts(samples: int, devices: int) -> list[int] | None:
@@ -78,6 +71,9 @@ def _read_before(
     name: str, found: Found[None], options: Mapping[str, int | str], classes: int | None
 ) -> Outline | None:
     """From the header and the labels of its decoded form."""
+    import numpy as np
+    from safetensors import SafetensorError, safe_open
+
     with (
         suppress(OSError, SafetensorError),
         safe_open(decoded(name, found.files(), options), framework="np") as file,

@@ -153,7 +153,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return next(iter(newest_checkpoints(folder)), None)
 
 
-def read_checkpoint(path: Path, compute: torch.device) -> Saved:
+def read_checkpoint(path: Path, compute: torch.device | str) -> Saved:
     """That checkpoint or, with a warning, the newest complete one before it."""
     damage: ConfigError | None = None
     for candidate in newest_checkpoints(path.parent):
@@ -171,7 +171,7 @@ def read_checkpoint(path: Path, compute: torch.device) -> Saved:
     ) from damage
 
 
-def _read(path: Path, compute: torch.device) -> Saved:
+def _read(path: Path, compute: torch.device | str) -> Saved:
     try:
         state = json.loads((path / _STATE).read_text())
         with safe_open(path / _TENSORS, framework="pt", device=str(compute)) as file:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-
-import torch
+from importlib.metadata import version
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.method import Method
@@ -43,6 +42,6 @@ def describe(
 def versions() -> dict[str, str]:
     return {
         "fedoptima": __version__,
-        "torch": torch.__version__,
+        "torch": version("torch"),  # not by importing it: a dry run may do without
         "python": platform.python_version(),
     }

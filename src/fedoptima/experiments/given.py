@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.custom import as_dataset
-from fedoptima.data.dataset import Dataset
-from fedoptima.engine.evaluation import Loss
 from fedoptima.named_code import ANY_CODE, AllowedCode
+
+if TYPE_CHECKING:  # they take torch, and a dry run may do without
+    from torch import nn
+
+    from fedoptima.data.dataset import Dataset
+    from fedoptima.engine.evaluation import Loss
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Given:
 
 
 def given_data(train: object, test: object, data: object) -> Dataset | None:
+    if train is None and test is None and (data is None or isinstance(data, str | Mapping)):
+        return None
+    from fedoptima.data.custom import as_dataset
+    from fedoptima.data.dataset import Dataset
+
     if isinstance(data, Dataset):
         return data.check()
     if train is None:

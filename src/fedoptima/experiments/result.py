@@ -6,25 +6,21 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedoptima.analysis.curve import Point
 from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.influence import influence_warnings
 from fedoptima.analysis.summary import Summary
+from fedoptima.config.schema import Recipe
+from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.engine.payloads import Tensors
-from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Task
-from fedoptima.experiments.setup import RunSetup
-from fedoptima.sim.dry import DryServerEngine
 from fedoptima.trace.writer import Digest
+
+if TYPE_CHECKING:  # it takes torch, and a dry run may do without
+    from torch import Tensor, nn
 
 LOG = logging.getLogger("fedoptima.run")
 
@@ -165,7 +161,11 @@ class Result:
 
     @classmethod
     def from_plain(
-        cls, plain: Mapping[str, Any], summary: Summary, directory: Path, weights: Tensors
+        cls,
+        plain: Mapping[str, Any],
+        summary: Summary,
+        directory: Path,
+        weights: Mapping[str, Tensor],
     ) -> Result:
         """From what `to_json` has written; ``summary`` is what else is in a run's folder."""
         own = (f for f in fields(cls) if f.name not in ("summary", "directory", "weights"))
@@ -173,9 +173,27 @@ class Result:
         return cls(**known, summary=summary, directory=directory, weights=weights)
 
 
+class Ended(Protocol):
+    """What a run was set up from."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+    def test_accuracy(self, weights: Mapping[str, Tensor]) -> float | None:
+        """Where validation data was held out of the training data."""
+
+
+class LastState(Protocol):
+    """Of the server's engine."""
+
+    @property
+    def plan(self) -> Plan | None: ...
+    def export(self) -> Mapping[str, Tensor]:
+        """The trained weights; none of a dry run."""
+
+
 def build_result(
-    setup: RunSetup,
-    engine: ServerEngine | DryServerEngine,
+    setup: Ended,
+    engine: LastState,
     trace: Digest,
     *,
     reason: str,
@@ -185,8 +203,7 @@ def build_result(
 ) -> Result:
     """The result of a run that has just ended."""
     recipe = setup.recipe
-    weights = engine.export() if isinstance(engine, ServerEngine) else {}
-    held_out = bool(weights) and recipe.data.validation != "test"
+    weights = engine.export()
     result = Result(
         name=recipe.name,
         method=recipe.method.name,
@@ -198,7 +215,7 @@ def build_result(
         trace_digest=trace.hexdigest(),
         weights_digest=weights_digest(weights),
         split=engine.plan.split if engine.plan else 0,
-        test_accuracy=_test_accuracy(setup.task, weights) if held_out else None,
+        test_accuracy=setup.test_accuracy(weights) if weights else None,
         directory=directory,
         weights=weights,
     )
@@ -207,15 +224,13 @@ def build_result(
     return result
 
 
-def _test_accuracy(task: Task, weights: Mapping[str, Tensor]) -> float:
-    model = deepcopy(task.model)
-    model.load_state_dict(dict(weights))
-    return dict(task.evaluate([model.to(task.compute)], task.dataset.test))["accuracy"]
-
-
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
     """A fingerprint of the weights, bit for bit."""
     digest = hashlib.sha256()
+    if not weights:
+        return digest.hexdigest()
+    import torch
+
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from fedoptima.analysis.accounts import summarise
 from fedoptima.analysis.summary import Summary
@@ -25,6 +24,9 @@ from fedoptima.experiments.result import Result
 from fedoptima.trace.description import RunDescription, read_config
 from fedoptima.trace.plain_files import refuse_links
 from fedoptima.trace.run_folder import RunFiles, write_whole
+
+if TYPE_CHECKING:  # it takes torch, and a dry run may do without
+    from torch import Tensor
 
 
 class RunDirectory(RunFiles):
@@ -98,7 +100,7 @@ class RunDirectory(RunFiles):
         """Of a run that is over."""
         try:
             plain = json.loads(self.summary.read_text())
-            weights = load_file(self.model) if self.model.exists() else {}
+            weights = load_tensors(self.model) if self.model.exists() else {}
             return Result.from_plain(plain, self._read_summary(plain), self.path, weights)
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"{self.path}: its result is damaged ({error})") from error
@@ -120,7 +122,15 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
     temporary = path.with_suffix(".tmp")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
     temporary.rename(path)

@@ -13,7 +13,8 @@ from fedoptima.core.types import NodeId
 from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.experiments.describe import Expected, describe
 from fedoptima.experiments.given import Given
-from fedoptima.experiments.setup import RunSetup, prepare_run, server_settings
+from fedoptima.experiments.method_setup import server_settings
+from fedoptima.experiments.setup import RunSetup, prepare_run
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet
 from fedoptima.trace.description import Mode, RunDescription

@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.idle_time import UsageAccount
+from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, TrainingDiverged, run_failed
-from fedoptima.engine.checkpoint import newest_checkpoint
-from fedoptima.engine.determinism import deterministic
+from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.setup import Experiment, assemble
-from fedoptima.sim.checkpoint import load_checkpoint, save_checkpoint
 from fedoptima.sim.driver import Simulation
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
@@ -54,7 +53,7 @@ class Interrupted(FedOptimaError):
 
 
 def run_experiment(
-    experiment: Experiment,
+    experiment: Simulated,
     *,
     directory: RunDirectory | None = None,
     dry: bool = False,
@@ -73,20 +72,25 @@ def run_experiment(
             "a dry run has no accuracy, so target_accuracy and patience cannot stop it; "
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"
         )
-    recipe = experiment.recipe
-    with deterministic(recipe.threads, recipe.training.precision):
+    with nullcontext() if dry else _deterministic(experiment.recipe):
         run = _Run(experiment, directory, dry)
         return run.run(resume, checkpoint_every, observer, interrupted)
 
 
+def _deterministic(recipe: Recipe) -> AbstractContextManager[None]:
+    from fedoptima.engine.determinism import deterministic  # takes torch, as checkpoints do below
+
+    return deterministic(recipe.threads, recipe.training.precision)
+
+
 class _Run:
-    def __init__(self, experiment: Experiment, directory: RunDirectory | None, dry: bool) -> None:
+    def __init__(self, experiment: Simulated, directory: RunDirectory | None, dry: bool) -> None:
         self._experiment = experiment
         self._directory = directory
         self._accounts = Accounts()
         course = self._accounts.course
         self._metrics = MetricsFile(directory.metrics, course) if directory else None
-        self._assembly = assemble(experiment, [self._record], dry=dry)
+        self._assembly = experiment.assemble([self._record], dry=dry)
         self._description = directory.description if directory else experiment.describe(dry=dry)
         self._watch = SimulationWatch(self._description, self._assembly.simulation, self._accounts)
 
@@ -98,8 +102,7 @@ class _Run:
         interrupted: Callable[[], bool],
     ) -> Result:
         simulation = self._assembly.simulation
-        saved = self._directory.checkpoints if self._directory and resume else None
-        checkpoint = newest_checkpoint(saved) if saved else None
+        checkpoint = self._newest_checkpoint() if resume else None
         if checkpoint is not None:
             self._restore(checkpoint)
         else:
@@ -137,7 +140,14 @@ class _Run:
 
     # ---- checkpoints -------------------------------------------------------------------------
 
+    def _newest_checkpoint(self) -> Path | None:
+        from fedoptima.engine.checkpoint import newest_checkpoint
+
+        return newest_checkpoint(self._directory.checkpoints) if self._directory else None
+
     def _save_checkpoint(self) -> None:
+        from fedoptima.sim.checkpoint import save_checkpoint
+
         if self._directory is not None:
             folder, mark = self._directory.checkpoints, self._trace.mark()
             try:
@@ -146,12 +156,14 @@ class _Run:
                 _log.warning("no checkpoint is written: %s; the one before stays", error)
 
     def _restore(self, checkpoint: Path) -> None:
+        from fedoptima.sim.checkpoint import load_checkpoint
+
         assert self._directory is not None
         mark = load_checkpoint(
             checkpoint,
             self._assembly.simulation,
             self._assembly.engines,
-            self._experiment.task.compute,
+            self._experiment.compute,
         )
         trace = self._directory.trace
         try:

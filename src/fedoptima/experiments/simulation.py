@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from fedoptima.config.load import as_recipe, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress
-from fedoptima.engine.evaluation import Loss
+from fedoptima.experiments.assembly import Simulated
+from fedoptima.experiments.dry_setup import prepare_dry
 from fedoptima.experiments.given import Given, given_data
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.setup import prepare
 from fedoptima.experiments.simulated_run import SimulationObserver, run_experiment
 from fedoptima.named_code import allow
+
+if TYPE_CHECKING:  # they take torch, and a dry run may do without
+    from torch import nn
+
+    from fedoptima.data.dataset import Dataset
+    from fedoptima.engine.evaluation import Loss
 
 Options = Mapping[str, object]
 
@@ -58,14 +62,14 @@ def simulate(
     called between events; if it returns True, a checkpoint is saved and `Interrupted` is raised.
     """
     given = Given(
-        model=model if isinstance(model, nn.Module) else None,
+        model=None if model is None or isinstance(model, str | Mapping) else model,
         dataset=given_data(train, test, data),
         loss=loss,
     )
     resolved = _resolve(
         recipe,
         {
-            "model": {"name": "custom"} if isinstance(model, nn.Module) else _table(model, "name"),
+            "model": {"name": "custom"} if given.model is not None else _table(model, "name"),
             "data": _data_table(given.dataset, data),
             "fleet": _table(fleet, "preset"),
             "method": _table(method, "name"),
@@ -101,7 +105,7 @@ def start(
     interrupted: Callable[[], bool],
 ) -> Result:
     """A new run of a complete recipe; see `simulate`."""
-    experiment = prepare(recipe, given, progress, dry=dry)
+    experiment = _prepare(recipe, given, progress, dry=dry)
     directory = None
     if out is not None:
         directory = RunDirectory.create(Path(out), experiment.describe(dry=dry))
@@ -118,6 +122,14 @@ def start(
         if directory is not None:
             directory.discard()
         raise
+
+
+def _prepare(recipe: Recipe, given: Given, progress: ReadingProgress, *, dry: bool) -> Simulated:
+    if dry and (stored := prepare_dry(recipe, given)) is not None:
+        return stored
+    from fedoptima.experiments.setup import prepare  # takes torch
+
+    return prepare(recipe, given, progress, dry=dry)
 
 
 def resume(
@@ -146,7 +158,7 @@ def resume(
     given = Given(model, data, loss, code)
     given.check(recipe, run.path)
     return run_experiment(
-        prepare(recipe, given, progress, dry=dry),
+        _prepare(recipe, given, progress, dry=dry),
         directory=run,
         dry=dry,
         resume=True,

@@ -23,7 +23,8 @@ from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.experiments.given import Given
-from fedoptima.experiments.setup import Experiment, build_method, prepare
+from fedoptima.experiments.method_setup import build_method
+from fedoptima.experiments.setup import Experiment, prepare
 from fedoptima.experiments.simulated_run import Interrupted, run_experiment
 from fedoptima.methods.registry import method_options
 from fedoptima.named_code import ANY_CODE, AllowedCode

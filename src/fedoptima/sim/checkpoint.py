@@ -48,7 +48,7 @@ def save_checkpoint(folder: Path, simulation: Simulation, engines: Engines, mark
 
 
 def load_checkpoint(
-    path: Path, simulation: Simulation, engines: Engines, compute: torch.device
+    path: Path, simulation: Simulation, engines: Engines, compute: torch.device | str
 ) -> Mark:
     """Restore ``simulation`` and ``engines``; returns the position of the trace at that time.
 

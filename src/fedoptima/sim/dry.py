@@ -7,8 +7,7 @@ checks that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import Metrics
@@ -27,8 +26,10 @@ from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.engine.task import Task
 from fedoptima.preprocess.split import DeviceSpeed
+
+if TYPE_CHECKING:  # a dry run may do without torch
+    from torch import Tensor
 
 _LABEL_BYTES = 8
 _SHARE_BYTES = 4
@@ -46,11 +47,15 @@ class Sizes:
         self.gradient = last.gradient_bytes
 
 
-class DryServerEngine:
-    """Plans for real (that needs the model, once), then only counts."""
+class Planner(Protocol):
+    def plan(self, devices: list[DeviceSpeed]) -> Plan: ...
 
-    def __init__(self, task: Task, batches: Mapping[NodeId, int]) -> None:
-        self._task = task
+
+class DryServerEngine:
+    """Plans for real, then only counts."""
+
+    def __init__(self, planner: Planner, batches: Mapping[NodeId, int]) -> None:
+        self._planner = planner
         self._batches = batches
         self.plan: Plan | None = None
         self._sizes: Sizes | None = None
@@ -64,7 +69,7 @@ class DryServerEngine:
         match job:
             case PlanRun(devices):
                 speeds = [DeviceSpeed(d.flops_per_second, d.bytes_per_second) for d in devices]
-                plan = self._task.plan(speeds)
+                plan = self._planner.plan(speeds)
                 self._adopt(plan)
                 return Outcome(
                     Payload(result, self.sizes.model),
@@ -81,6 +86,10 @@ class DryServerEngine:
 
     def evaluate(self) -> Metrics:
         return ()
+
+    def export(self) -> dict[str, Tensor]:
+        """There are no weights."""
+        return {}
 
     def save(self) -> tuple[dict[str, object], dict[str, Tensor]]:
         return {"plan": self.plan.to_json() if self.plan else ""}, {}

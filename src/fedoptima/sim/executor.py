@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import Metrics
@@ -22,9 +22,11 @@ from fedoptima.core.jobs import Job
 from fedoptima.core.machine import ComputeEngine, Outcome
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, PayloadId
-from fedoptima.engine.deferred_faults import DeferredFaults, NotedFaults
-from fedoptima.engine.losses import Losses
-from fedoptima.engine.payload_validation import Values
+
+if TYPE_CHECKING:  # a dry run may do without torch
+    from fedoptima.engine.deferred_faults import DeferredFaults, NotedFaults
+    from fedoptima.engine.losses import Losses
+    from fedoptima.engine.payload_validation import Values
 
 
 class Inspection(Protocol):

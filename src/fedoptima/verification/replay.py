@@ -21,9 +21,10 @@ from fedoptima.engine.evaluation import Loss
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.device_engines import device_engine
 from fedoptima.experiments.given import Given, given_data
+from fedoptima.experiments.method_setup import build_method, server_settings
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.setup import build_method, prepare, server_settings
+from fedoptima.experiments.setup import prepare
 from fedoptima.named_code import NO_CODE, allow
 from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.trace.reader import read_header, read_trace

@@ -1,0 +1,140 @@
+"""A simulation put together from its parts. Without torch, which a dry run may do without."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from fedoptima.config.schema import Recipe
+from fedoptima.core.device import DeviceCore
+from fedoptima.core.method import Method
+from fedoptima.core.plan import Plan
+from fedoptima.core.server import ServerCore
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.experiments.describe import Expected, describe
+from fedoptima.experiments.method_setup import server_settings
+from fedoptima.experiments.result import LastState
+from fedoptima.sim.costs import FlopCosts
+from fedoptima.sim.driver import Simulation
+from fedoptima.sim.dry import Dry, DryDeviceEngine, DryServerEngine, Planner
+from fedoptima.sim.executor import Executor
+from fedoptima.sim.fleet import Fleet
+from fedoptima.sim.network import Link
+from fedoptima.sim.state import SimDevice
+from fedoptima.trace.description import Mode, RunDescription
+from fedoptima.trace.record import RecordObserver
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from fedoptima.engine.checkpoint import SavedEngine
+
+
+class SimulatedEngine(LastState, Protocol):
+    """The server's, with what a checkpoint holds of it."""
+
+    def save(self) -> tuple[dict[str, object], dict[str, Tensor]]: ...
+    def restore(self, state: Mapping[str, object], tensors: dict[str, Tensor]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A simulation with its engines, the server's under its own name."""
+
+    simulation: Simulation
+    server_engine: SimulatedEngine
+    device_engines: Mapping[NodeId, SavedEngine]
+
+    @property
+    def engines(self) -> dict[NodeId, SavedEngine]:
+        return {SERVER: self.server_engine, **self.device_engines}
+
+
+class Simulated(ABC):
+    """A simulated run that is described and not yet started."""
+
+    recipe: Recipe
+    method: Method
+    fleet: Fleet
+
+    @property
+    @abstractmethod
+    def samples(self) -> Mapping[NodeId, int]:
+        """That each device holds."""
+
+    @property
+    @abstractmethod
+    def compute(self) -> torch.device | str:
+        """Where tensors are."""
+
+    @abstractmethod
+    def assemble(self, observers: Sequence[RecordObserver], *, dry: bool) -> Assembly: ...
+
+    @abstractmethod
+    def test_accuracy(self, weights: Mapping[str, Tensor]) -> float | None: ...
+
+    @property
+    def batches(self) -> dict[NodeId, int]:
+        """Samples in each device's batch: all it has, if that is less than a batch."""
+        size = self.recipe.training.batch_size
+        return {device: min(size, held) for device, held in self.samples.items()}
+
+    def describe(self, *, dry: bool) -> RunDescription:
+        return describe(self.recipe, self.method, Mode.SIMULATED, self.expected, dry=dry)
+
+    @property
+    def expected(self) -> Expected:
+        return Expected(len(self.fleet.devices), max(1, self.fleet.present_at_start))
+
+
+def assemble_dry(
+    experiment: Simulated, planner: Planner, observers: Sequence[RecordObserver]
+) -> Assembly:
+    batches = experiment.batches
+    server = DryServerEngine(planner, batches)
+    devices = {d: DryDeviceEngine(server, batches[d]) for d in experiment.fleet.devices}
+    executor = Dry(server, devices)
+    simulation = build_simulation(experiment, executor, lambda: server.plan, observers)
+    return Assembly(simulation, server, devices)
+
+
+def build_simulation(
+    experiment: Simulated,
+    executor: Executor,
+    plan: Callable[[], Plan | None],
+    observers: Sequence[RecordObserver],
+) -> Simulation:
+    """``plan``: the server's; it is there when the first job is to be paid for."""
+    fleet, samples = experiment.fleet, experiment.samples
+    devices = {
+        device: SimDevice(
+            DeviceCore(
+                samples=samples[device],
+                flops_per_second=spec.flops_per_second,
+                bytes_per_second=spec.up,
+            ),
+            up=Link(spec.up, spec.latency),
+            down=Link(spec.down, spec.latency),
+        )
+        for device, spec in fleet.devices.items()
+    }
+
+    def planned() -> Plan:
+        found = plan()
+        assert found is not None
+        return found
+
+    settings = server_settings(experiment.recipe, experiment.expected.at_start)
+    return Simulation(
+        ServerCore(experiment.method, settings),
+        devices,
+        executor=executor,
+        costs=FlopCosts(planned, fleet.server, fleet.devices, experiment.batches),
+        changes=fleet.changes,
+        churn=fleet.churn,
+        late={device: spec.joins_at for device, spec in fleet.devices.items()},
+        observers=observers,
+    )
