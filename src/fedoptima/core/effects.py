@@ -7,17 +7,17 @@ from enum import StrEnum
 
 from fedoptima.core.jobs import Job
 from fedoptima.core.messages import Message
-from fedoptima.core.types import NodeId
+from fedoptima.core.types import NodeId, value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Send:
     to: NodeId
     session: int  # dropped by the driver if that session is over
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Run:
     """Give the engine a job; answered by exactly one JobDone or JobFailed of that ticket."""
 

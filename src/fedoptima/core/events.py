@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.jobs import Job
 from fedoptima.core.messages import Message
-from fedoptima.core.types import NodeId, Payload
+from fedoptima.core.types import NodeId, Payload, value
 
 Metrics = tuple[tuple[str, float], ...]
 
@@ -28,7 +28,7 @@ class Restarted:
     """The server's process is a new one: all its sessions are lost, and `Disconnected` follows."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Received:
     sender: NodeId
     session: int
@@ -45,7 +45,7 @@ class Rejected:
     diverged: bool = False  # because of values that are not finite
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobDone:
     ticket: int
     job: Job

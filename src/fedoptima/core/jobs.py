@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedoptima.core.types import NodeId, Payload
+from fedoptima.core.types import NodeId, Payload, value
 
 # ---- device ----------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ class LoadModel:
     progress: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Forward:
     """Forward pass of one (micro-)batch; the result is what the server would be sent."""
 
@@ -36,14 +36,14 @@ class Forward:
     parts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AuxiliaryStep:
     """Local loss through the auxiliary network, backward pass and update (Alg. 1, l. 7-11)."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Backward:
     """Backward pass with the server's gradient; ``apply`` takes the optimiser's step."""
 
@@ -54,7 +54,7 @@ class Backward:
     parts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FullStep:
     """One step of the whole network on the device."""
 
@@ -99,7 +99,7 @@ class CloseCopy:
     device: NodeId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ServerStep:
     """Train the server side on one (micro-)batch of activations (Alg. 4, l. 5-10)."""
 

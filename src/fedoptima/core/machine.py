@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import NotFinite, ProtocolViolation, TrainingDiverged, describe
 from fedoptima.core.events import Event, JobDone, JobFailed, Rejected
 from fedoptima.core.jobs import Job
-from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.core.types import NodeId, Payload, PayloadId, value
 
 
 class Machine(Protocol):
@@ -21,7 +21,7 @@ class Machine(Protocol):
     def check(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """The outcome of a job."""
 
@@ -31,9 +31,7 @@ class Outcome:
     micro_batches: int = 1
 
     def event(self, ticket: int, job: Job) -> JobDone:
-        return JobDone(
-            ticket, job, self.result, self.samples, text=self.text, micro_batches=self.micro_batches
-        )
+        return JobDone(ticket, job, self.result, self.samples, self.text, self.micro_batches)
 
 
 def job_failed(ticket: int, job: Job, error: Exception) -> JobFailed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from fedoptima.core.types import Payload, PayloadId
+from fedoptima.core.types import Payload, PayloadId, value
 
 ENVELOPE_BYTES: Final = 64  # size of a message without its tensors
 
@@ -41,7 +41,7 @@ class Join:
         return self.training or self.pending is not None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ActivationBatch:
     seq: int
     data: Payload
@@ -49,7 +49,7 @@ class ActivationBatch:
     parts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModelUpdate:
     version: int  # t_k: the global model this round began with
     trained: int  # samples the device trained on since its last update
@@ -71,7 +71,7 @@ class Assignment:
     iterations: int  # H
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TurnOn:
     """One credit: the next activation batch may be sent."""
 
@@ -81,14 +81,14 @@ class HandIn:
     """Send the pending update: the server has not used it yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GradientBatch:
     seq: int
     part: int
     data: Payload
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GlobalModel:
     version: int
     progress: float  # share of the training budget spent: learning rates follow it

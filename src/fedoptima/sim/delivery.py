@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedoptima.core.types import NodeId
-from fedoptima.sim.network import Envelope
+from fedoptima.sim.network import Envelope, Link
 from fedoptima.sim.state import EnvelopeArrives, EnvelopeSent, SimState
 
 
@@ -15,21 +15,23 @@ def is_open(state: SimState, name: NodeId, envelope: Envelope) -> bool:
 
 def post(state: SimState, name: NodeId, upward: bool, envelope: Envelope) -> bool:
     """Is it in transit?"""
-    if not is_open(state, name, envelope):
+    device = state.devices[name]
+    if not (device.connected and envelope.session == device.session):
         return False
-    link = state.devices[name].link(upward=upward)
+    link = device.up if upward else device.down
     if link.put(envelope, state.kernel.now):
-        schedule_next(state, name, upward)
+        _schedule(state, link, name, upward)
     return True
 
 
 def sent(state: SimState, due: EnvelopeSent) -> EnvelopeArrives | None:
     """The envelope that has left its link, if it arrives at once."""
-    link = state.devices[due.device].link(upward=due.upward)
+    name, upward = due.device, due.upward
+    link = state.devices[name].link(upward=upward)
     if link.generation != due.generation:
         return None
-    arrives = EnvelopeArrives(due.device, due.upward, link.take(state.kernel.now))
-    schedule_next(state, due.device, due.upward)
+    arrives = EnvelopeArrives(name, upward, link.take(state.kernel.now))
+    _schedule(state, link, name, upward)
     if not link.latency:
         return arrives
     state.kernel.at(state.kernel.now + link.latency, arrives)
@@ -40,7 +42,7 @@ def change_bandwidth(state: SimState, name: NodeId, bytes_per_second: float) -> 
     for upward in (True, False):
         link = state.devices[name].link(upward=upward)
         link.set_bandwidth(bytes_per_second, state.kernel.now)
-        schedule_next(state, name, upward)
+        _schedule(state, link, name, upward)
 
 
 def clear(state: SimState, name: NodeId) -> None:
@@ -49,8 +51,8 @@ def clear(state: SimState, name: NodeId) -> None:
         state.devices[name].link(upward=upward).clear(state.kernel.now)
 
 
-def schedule_next(state: SimState, name: NodeId, upward: bool) -> None:
-    link = state.devices[name].link(upward=upward)
+def _schedule(state: SimState, link: Link, name: NodeId, upward: bool) -> None:
+    """The envelope in front of a link leaves it."""
     done = link.done_at()
     if done is not None:
         due = EnvelopeSent(name, upward, link.generation)

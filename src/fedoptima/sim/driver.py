@@ -117,15 +117,15 @@ class Simulation:
         return self.outcome
 
     def _dispatch(self, item: object) -> None:
-        match item:
-            case JobDue(node, incarnation, ticket):
-                self._finish_job(node, incarnation, ticket)
-            case EnvelopeSent() as due:
-                arrived = delivery.sent(self.state, due)
+        match item:  # the most frequent first, without taking it apart: runs have millions
+            case JobDue():
+                self._finish_job(item)
+            case EnvelopeSent():
+                arrived = delivery.sent(self.state, item)
                 if arrived is not None:
                     self._deliver(arrived)
-            case EnvelopeArrives() as arrived:
-                self._deliver(arrived)
+            case EnvelopeArrives():
+                self._deliver(item)
             case TimerDue(key, number):
                 if self.server.timers.get(key) == number:
                     del self.server.timers[key]
@@ -146,9 +146,10 @@ class Simulation:
     # ---- cores -------------------------------------------------------------------------------
 
     def _tell(self, node: NodeId, event: Event) -> None:
-        machine = self.server.machine if node == SERVER else self.devices[node].machine
+        state = self.state
+        machine = state.server.machine if node == SERVER else state.devices[node].machine
         try:
-            effects = machine.handle(event, self.now)
+            effects = machine.handle(event, state.kernel.now)
         except ProtocolViolation as error:
             if not isinstance(event, Received | Rejected):
                 raise
@@ -160,20 +161,18 @@ class Simulation:
             self._perform(node, effect)
 
     def _record(self, node: NodeId, event: Event, effects: list[Effect]) -> None:
-        self.state.events += 1
-        record = Record(self.now, node, event, effects)
+        state = self.state
+        state.events += 1
+        record = Record(state.kernel.now, node, event, effects)
         for observe in self._observers:
             observe(record)
 
     def _perform(self, node: NodeId, effect: Effect) -> None:
-        match effect:
-            case Send(to, session, message):
-                device = node if to == SERVER else to
-                envelope = Envelope(message, session)
-                if delivery.post(self.state, device, to == SERVER, envelope) and to == SERVER:
-                    self.admission.sent(device, message)
-            case Run(ticket, job):
-                self._start_job(node, ticket, job)
+        match effect:  # the most frequent first, as in `_dispatch`
+            case Run():
+                self._start_job(node, effect.ticket, effect.job)
+            case Send():
+                self._send(node, effect)
             case Evaluate(index=index):
                 for device, fault in self._executor.faults().items():
                     session = self.devices[device].session
@@ -192,6 +191,13 @@ class Simulation:
             case Note():
                 pass
 
+    def _send(self, node: NodeId, send: Send) -> None:
+        upward = send.to == SERVER
+        device = node if upward else send.to
+        envelope = Envelope(send.message, send.session)
+        if delivery.post(self.state, device, upward, envelope) and upward:
+            self.admission.sent(device, send.message)
+
     def _evaluate(self, index: int) -> EvaluationDue:
         try:
             return EvaluationDue(index, self._executor.evaluate())
@@ -201,23 +207,29 @@ class Simulation:
     # ---- jobs --------------------------------------------------------------------------------
 
     def _start_job(self, node: NodeId, ticket: int, job: Job) -> None:
-        owner = self.server if node == SERVER else self.devices[node]
-        owner.job = (ticket, job)
-        incarnation = 0 if isinstance(owner, SimServer) else owner.machine.incarnation
-        due = self.now + self._costs.seconds(node, job)
-        self._at(due, JobDue(node, incarnation, ticket))
+        state, incarnation = self.state, 0
+        if node == SERVER:
+            state.server.job = (ticket, job)
+        else:
+            owner = state.devices[node]
+            owner.job = (ticket, job)
+            incarnation = owner.machine.incarnation
+        due = state.kernel.now + self._costs.seconds(node, job)
+        state.kernel.at(due, JobDue(node, incarnation, ticket))
 
-    def _finish_job(self, node: NodeId, incarnation: int, ticket: int) -> None:
+    def _finish_job(self, due: JobDue) -> None:
+        node, incarnation, ticket = due.node, due.incarnation, due.ticket
         owner: SimServer | SimDevice
         if node == SERVER:
-            owner = self.server
+            owner = self.state.server
         else:
-            owner = self.devices[node]
+            owner = self.state.devices[node]
             if owner.hung or not owner.present or owner.machine.incarnation != incarnation:
                 return
-        if owner.job is None or owner.job[0] != ticket:
+        running, owner.job = owner.job, None
+        if running is None or running[0] != ticket:
             raise InvariantBroken(f"{node}: job {ticket} is due but not running")
-        job, owner.job = owner.job[1], None
+        job = running[1]
         try:
             outcome = self._executor.execute(node, job, payload_id(node, incarnation, ticket))
         except InvariantBroken:

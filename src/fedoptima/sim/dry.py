@@ -66,7 +66,11 @@ class DryServerEngine:
         return self._sizes
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
-        match job:
+        match job:  # the most frequent first
+            case ServerStep():
+                samples = part_size(self._batches[job.origin], job.part, job.parts)
+                gradient = self.sizes.gradient * samples if job.return_gradient else 0
+                return Outcome(Payload(result, gradient), samples)
             case PlanRun(devices):
                 speeds = [DeviceSpeed(d.flops_per_second, d.bytes_per_second) for d in devices]
                 plan = self._planner.plan(speeds)
@@ -78,10 +82,6 @@ class DryServerEngine:
                 )
             case Merge():
                 return Outcome(Payload(result, self.sizes.model))
-            case ServerStep(origin=origin, part=part, parts=parts):
-                samples = part_size(self._batches[origin], part, parts)
-                gradient = self.sizes.gradient * samples if job.return_gradient else 0
-                return Outcome(Payload(result, gradient), samples)
         return Outcome(Payload(result, 0))
 
     def evaluate(self) -> Metrics:
@@ -115,15 +115,15 @@ class DryDeviceEngine:
         pass
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
-        match job:
-            case Forward(part=part, parts=parts):
-                samples = part_size(self._batch, part, parts)
-                nbytes = (self._server.sizes.activation + _LABEL_BYTES) * samples
-                return Outcome(Payload(result, nbytes + (_SHARE_BYTES if parts > 1 else 0)))
+        match job:  # the most frequent first
             case AuxiliaryStep() | FullStep():
                 return Outcome(Payload(result, 0), self._batch)
-            case Backward(part=part, parts=parts):
-                return Outcome(Payload(result, 0), part_size(self._batch, part, parts))
+            case Forward():
+                samples = part_size(self._batch, job.part, job.parts)
+                nbytes = (self._server.sizes.activation + _LABEL_BYTES) * samples
+                return Outcome(Payload(result, nbytes + (_SHARE_BYTES if job.parts > 1 else 0)))
+            case Backward():
+                return Outcome(Payload(result, 0), part_size(self._batch, job.part, job.parts))
             case ExportModel():
                 return Outcome(Payload(result, self._server.sizes.model))
         return Outcome(Payload(result, 0))

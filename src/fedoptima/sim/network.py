@@ -8,12 +8,12 @@ so a model waits for one chunk at most.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from fedoptima.core.messages import Message, is_bulk, nbytes
+from fedoptima.core.types import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Envelope:
     message: Message
     session: int

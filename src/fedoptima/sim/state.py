@@ -11,7 +11,7 @@ from fedoptima.core.events import Metrics, Rejected
 from fedoptima.core.jobs import Job
 from fedoptima.core.serialization import register
 from fedoptima.core.server import ServerCore
-from fedoptima.core.types import NodeId
+from fedoptima.core.types import NodeId, value
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope, Link
 
@@ -48,21 +48,21 @@ class EventKernel:
 # ---- what the kernel's heap holds, apart from the fleet's changes -------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobDue:
     node: NodeId
     incarnation: int
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EnvelopeSent:
     device: NodeId
     upward: bool
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EnvelopeArrives:
     device: NodeId
     upward: bool

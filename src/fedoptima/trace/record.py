@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.events import Event
 from fedoptima.core.serialization import freeze, thaw
-from fedoptima.core.types import NodeId
+from fedoptima.core.types import NodeId, value
 from fedoptima.trace.line import WRITERS, text_of
 
 _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space around, too
@@ -28,7 +27,7 @@ UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError
 RecordProgress = Callable[[str, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Record:
     at: float
     node: NodeId
