@@ -23,6 +23,7 @@ NEVER = {
     *("plotly", "matplotlib", "rich", "typer"),  # reports, command line
     *("starlette", "uvicorn", "grpc", "google.protobuf"),  # dashboard, deployment
     *("tensorboard", "mlflow", "prometheus_client"),  # tracking
+    "ray",  # many machines
 }
 
 SIMULATION = """

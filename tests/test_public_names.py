@@ -30,6 +30,7 @@ NAMES = {
     "resume_comparison": "function",
     "serve": "function",
     "simulate": "function",
+    "sweep": "function",
 }
 
 # Every submodule first: importing one sets an attribute of its package.

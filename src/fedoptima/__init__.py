@@ -9,7 +9,7 @@ from fedoptima.version import __version__
 
 if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison
-    from fedoptima.comparison.runner import compare, resume_comparison
+    from fedoptima.comparison.runner import compare, resume_comparison, sweep
     from fedoptima.config.load import load_recipe
     from fedoptima.config.schema import Recipe
     from fedoptima.core.errors import ConfigError, FedOptimaError
@@ -41,6 +41,7 @@ _DEFINED_IN = {
     "resume_comparison": "comparison.runner",
     "serve": "experiments.serve",
     "simulate": "experiments.simulation",
+    "sweep": "comparison.runner",
 }
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "resume_comparison",
     "serve",
     "simulate",
+    "sweep",
 ]
 
 

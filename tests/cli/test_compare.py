@@ -4,6 +4,7 @@ import io
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from fedoptima.cli.views.comparison_progress import (
     picture,
     pool_view,
 )
-from fedoptima.comparison.process_pool import RunState
+from fedoptima.comparison.execution import RunState
 from tests.cli.conftest import Call
 from tests.cli.test_interrupt import PATIENCE, wait_for_checkpoint
 
@@ -121,6 +122,16 @@ def test_ctrl_c_stops_all_and_resume_goes_on(
     assert resumed.code == 0
     assert Path("out/fl-seed1/summary.json").exists()
     assert Path("out/comparison.md").exists()
+
+
+def test_without_ray_the_command_that_installs_it_is_named(
+    call: Call, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    answer = call("compare", recipe, "--on", "ray", "--dry")
+    assert answer.code == 2
+    assert "--on ray needs ray: pip install 'fedoptima[ray]'" in answer.complaint
+    assert call("compare", recipe, "--gpus", "1").complaint == "error: --gpus: only with --on ray"
 
 
 def drawn(states: list[RunState], height: int = 24) -> list[str]:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.comparison.process_pool import RunState
+from fedoptima.comparison.execution import RunState
+from fedoptima.comparison.folder import read_about
 from fedoptima.comparison.result import Comparison
-from fedoptima.comparison.runner import compare, read_about, resume_comparison
+from fedoptima.comparison.runner import compare, resume_comparison
 from fedoptima.comparison.spec import About, recipe_of
-from fedoptima.config.load import load_recipe
-from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.result import weights_digest
@@ -23,31 +22,9 @@ from fedoptima.experiments.setup import assemble, prepare
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.experiments.simulation import simulate
 from fedoptima.methods.registry import METHODS
-from tests.cli.conftest import TINY
+from tests.comparison.recipes import CRASHES_ONCE, digests, tiny
 
 METHODS_RUN = ("fedoptima", "fl", "splitfed")
-CRASHES_ONCE = """
-import os, signal
-from pathlib import Path
-from torch import nn
-
-def network(classes):
-    mark = Path(__file__).with_name("mark")
-    if not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
-"""
-
-
-def tiny(folder: Path, *changes: str) -> Recipe:
-    path = folder / "tiny.toml"
-    path.write_text(TINY)
-    return load_recipe(path, changes)
-
-
-def digests(comparison: Comparison) -> dict[str, tuple[str, str]]:
-    return {run.method: (run.trace_digest, run.weights_digest) for run in comparison.runs}
 
 
 @pytest.fixture(scope="module")

@@ -197,6 +197,15 @@ def test_an_override_into_a_value_is_refused() -> None:
         apply_override({"seed": 3}, "seed.x=1")
 
 
+def test_an_override_reaches_an_item_of_an_array_by_its_number() -> None:
+    table = {"fleet": {"devices": [{"gflops": 1.0}, {"gflops": 2.0}]}}
+    apply_override(table, "fleet.devices.1.gflops=3")
+    assert table == {"fleet": {"devices": [{"gflops": 1.0}, {"gflops": 3}]}}
+    for missing in ("2", "first"):
+        with pytest.raises(ConfigError, match=rf"'{missing}' is not one of the items here, 0 to 1"):
+            apply_override(table, f"fleet.devices.{missing}.gflops=3")
+
+
 def test_overrides_are_checked_as_the_file_is(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert load_recipe(path, ["stop.epochs=7", "training.batch_size=4"]).stop.epochs == 7

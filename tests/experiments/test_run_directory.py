@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import fedoptima
 from fedoptima.core.errors import ConfigError
-from fedoptima.experiments.run_directory import make_folder
+from fedoptima.experiments.run_directory import RunDirectory, make_folder
 from tests.experiments.runs import data, network
 
 RUN = {"fleet": "uniform", "training": {"batch_size": 8}, "epochs": 0.5, "threads": 1}
@@ -57,3 +58,30 @@ def test_a_folder_with_a_link_in_it_is_not_resumed(
     with pytest.raises(ConfigError, match="is a link"):
         fedoptima.replay(run)
     assert [path.name for path in precious.iterdir()] == ["000000000001"]
+
+
+def test_a_run_that_another_process_executes_is_refused_or_waited_for(tmp_path: Path) -> None:
+    with ExitStack() as other:
+        other.enter_context(RunDirectory(tmp_path).taken())
+        with (
+            pytest.raises(ConfigError, match="another process is executing this run"),
+            RunDirectory(tmp_path).taken(),
+        ):
+            pass
+        asked: list[bool] = []
+
+        def wait() -> bool:
+            asked.append(True)
+            other.close()  # it ends
+            return True
+
+        with RunDirectory(tmp_path).taken(wait):
+            assert asked == [True]
+
+
+def test_a_run_that_was_killed_before_it_was_described_has_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "config.tmp").write_text("{")
+    RunDirectory.check_free(tmp_path)
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(ConfigError, match="exists already"):
+        RunDirectory.check_free(tmp_path)

@@ -19,6 +19,7 @@ from fedoptima.cli.commands.report import report
 from fedoptima.cli.commands.run import run
 from fedoptima.cli.commands.server import server
 from fedoptima.cli.commands.simulate import simulate
+from fedoptima.cli.commands.sweep import sweep
 from fedoptima.cli.commands.trace import trace
 from fedoptima.cli.console import stdout
 from fedoptima.cli.errors import explained, leave_at_once
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 
 for command in (
-    *(run, server, device, simulate, compare, report, trace, dashboard),
+    *(run, server, device, simulate, compare, sweep, report, trace, dashboard),
     *(plan, replay, methods, datasets, fleets),
 ):
     app.command()(explained(command))

@@ -53,9 +53,9 @@ def naming(path: Path) -> Iterator[None]:
 
 def allowance(recipe: Recipe) -> list[str]:
     """The options with which a run of this recipe, the user's own, is read back from its folder."""
-    named = (recipe.model.name, recipe.data.name)
-    packages = dict.fromkeys(name.partition(":")[0].split(".")[0] for name in named if ":" in name)
-    return [word for package in packages for word in ("--allow-module", package)]
+    from fedoptima.experiments.given import named_packages
+
+    return [word for package in named_packages(recipe) for word in ("--allow-module", package)]
 
 
 def refuse_with_resume(asked: Mapping[str, object]) -> None:

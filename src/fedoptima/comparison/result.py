@@ -1,16 +1,17 @@
-"""The result of a comparison: its rows as one table, in cells and as Markdown, and as JSON."""
+"""The result of a comparison or sweep: its rows as one table, in cells, as Markdown and as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedoptima.analysis.formatting import brief
-from fedoptima.comparison.rows import ComparedRuns, Row
+from fedoptima.comparison.cases import shown
+from fedoptima.comparison.rows import ComparedRuns, Figures, Row
 
-Line = tuple[str, list[str]]  # a figure's name, then one cell per method
+Line = tuple[str, list[str]]  # a figure's name, then one cell per row
 
 NONE = "-"
 SPREAD = " ± "
@@ -27,6 +28,8 @@ _FIGURES = {  # attribute of `Figures`: name, scale
     "bytes_down": ("MB down/epoch", 1e-6),
     "server_memory": ("peak server MiB", 2.0**-20),
 }
+
+_CALLS = {"comparison": "compare(...)", "sweep": "sweep(...)"}
 
 _NOTE = (
     "Times are on the simulated clock. Idle: the mean over devices; type I waits for a result of "
@@ -53,23 +56,23 @@ class Comparison(ComparedRuns):
 
 
 def lines(comparison: ComparedRuns) -> list[Line]:
-    """One line per figure; figures that no method has are left out."""
+    """One line per figure; figures that no row has are left out."""
     return [(name, cells) for name, cells in _lines(comparison) if set(cells) != {NONE}]
 
 
 def as_markdown(comparison: ComparedRuns) -> str:
-    """The table with one row per method, then all that is needed to repeat it."""
-    table = lines(comparison)
-    head = ["method", *(name for name, _ in table)]
+    """The table with one row per case, then all that is needed to repeat it."""
+    table, about = lines(comparison), comparison.about
+    head = ["method", *about.vary, *(name for name, _ in table)]
     body = [
-        [row.method, *(cells[index] for _, cells in table)]
+        [row.method, *setting_cells(comparison, row), *(cells[index] for _, cells in table)]
         for index, row in enumerate(comparison.rows)
     ]
     text = [
-        f"# Comparison: {comparison.name}",
+        f"# {about.kind.capitalize()}: {comparison.name}",
         "",
         _row(head),
-        _row(["---"] + ["---:"] * len(table)),
+        _row(["---"] + ["---:"] * (len(head) - 1)),
     ]
     text += [_row(cells) for cells in body]
     text += ["", " ".join(notes(comparison)), ""]
@@ -78,6 +81,25 @@ def as_markdown(comparison: ComparedRuns) -> str:
         text += ["", "Failed:", ""]
         text += [f"- {failure.replace(chr(10), '; ')}" for failure in comparison.failures()]
     return "\n".join(text) + "\n"
+
+
+def setting_cells(comparison: ComparedRuns, row: Row) -> list[str]:
+    """One per varied key; a dash where the method does not have it."""
+    settings, vary = row.settings, comparison.about.vary
+    return [shown(settings[key]) if key in settings else NONE for key in vary]
+
+
+def as_records(comparison: ComparedRuns) -> Iterator[list[object]]:
+    """A tidy table: a line with the names, then one per run with its figures as they are."""
+    vary, figures = list(comparison.about.vary), [field.name for field in fields(Figures)]
+    target = comparison.target
+    timed = ["time_to_target"] if target is not None else []
+    yield ["method", *vary, "seed", *figures, *timed, "error"]
+    for run in comparison.runs:
+        settings = [shown(run.settings[key]) if key in run.settings else None for key in vary]
+        measured = [getattr(run.figures, name, None) for name in figures]
+        times = [run.time_to(target)] if target is not None else []
+        yield [run.method, *settings, run.seed, *measured, *times, run.error]
 
 
 def notes(comparison: ComparedRuns) -> Iterator[str]:
@@ -140,13 +162,17 @@ def _row(cells: list[str]) -> str:
 def _facts(comparison: ComparedRuns) -> dict[str, str]:
     about = comparison.about
     facts = {
-        "command": f"`{about.command}`" if about.command else "`fedoptima.compare(...)`",
-        "recipe": f"{comparison.name} (in full in comparison.json)",
+        "command": f"`{about.command}`" if about.command else f"`fedoptima.{_CALLS[about.kind]}`",
+        "recipe": f"{comparison.name} (in full in {about.kind}.json)",
         "seeds": ", ".join(str(seed) for seed in about.seeds),
     }
-    if about.options:
-        given = (f"`{option} = {value!r}`" for option, value in about.options.items())
+    shared = {option: value for option, value in about.options.items() if "." not in option}
+    if shared:
+        given = (f"`{option} = {value!r}`" for option, value in shared.items())
         facts["options, of the methods that have them"] = ", ".join(given)
+    if len(shared) < len(about.options):
+        own = (f"`{key} = {value!r}`" for key, value in about.options.items() if key not in shared)
+        facts["options of one method alone"] = ", ".join(own)
     if about.dry:
         facts["dry"] = "only the timing was simulated, nothing was trained"
     facts["versions"] = ", ".join(f"{what} {version}" for what, version in about.versions.items())

@@ -1,4 +1,4 @@
-"""From the runs of a comparison to one row per method.
+"""From the runs of a comparison to one row per method, or per method and settings in a sweep.
 
 Everything here is computed from the runs' summaries. Figures of several seeds are given as mean and
 standard deviation over the seeds that were finished.
@@ -7,11 +7,12 @@ standard deviation over the seeds that were finished.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
+from fedoptima.comparison.cases import Case
 from fedoptima.comparison.spec import REFERENCE, About
 from fedoptima.core.types import SERVER
 
@@ -55,6 +56,12 @@ class Run:
     curve: tuple[Moment, ...] = ()
     trace_digest: str = ""
     weights_digest: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)  # of those varied
+
+    @property
+    def label(self) -> str:
+        """Of its row."""
+        return Case(self.method, tuple(self.settings.items())).label
 
     def time_to(self, accuracy: float) -> float | None:
         """Seconds until the accuracy was first reached; None if it never was."""
@@ -64,9 +71,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """One method, over its seeds."""
+    """One method with one choice of settings, over its seeds."""
 
     method: str
+    settings: Mapping[str, object]
     seeds: tuple[int, ...]  # those that were finished
     errors: Mapping[int, str]  # those that were not
     mean: Figures | None  # None: no seed was finished
@@ -79,7 +87,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """All runs, and one row per method."""
+    """All runs, and one row per case."""
 
     about: About
     runs: tuple[Run, ...]
@@ -94,19 +102,22 @@ class ComparedRuns:
 
     @cached_property
     def target(self) -> float | None:
-        """The accuracy to reach; None in a dry run."""
-        if self.about.target is not None:
+        """The accuracy to reach. None in a dry run, and in a sweep unless given: what the best
+        accuracy is depends on the settings."""
+        if self.about.target is not None or self.about.vary:
             return self.about.target
         best = self._best_accuracies()
         return TARGET_SHARE * best[self._target_method(best)] if best else None
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        return tuple(self._row(method) for method in self.about.methods)
+        return tuple(self._row(case) for case in self.about.cases)
 
     @cached_property
     def reference(self) -> str | None:
         """The method that others' times are compared with: FedOptima, or else the fastest."""
+        if self.about.vary:
+            return None
         times = {
             method: fmean(times) for method in self.about.methods if (times := self._times(method))
         }
@@ -125,13 +136,15 @@ class ComparedRuns:
         """One line per error, with all runs that ended with it."""
         by_error: dict[str, list[str]] = {}
         for run in self.failed:
-            by_error.setdefault(run.error or "", []).append(f"{run.method} (seed {run.seed})")
+            by_error.setdefault(run.error or "", []).append(f"{run.label} (seed {run.seed})")
         return [f"{', '.join(runs)}: {error}" for error, runs in by_error.items()]
 
     # ---- from runs to rows -------------------------------------------------------------------
 
-    def _figures(self, method: str) -> list[Figures]:
-        return [run.figures for run in self.runs if run.method == method and run.figures]
+    # By label: in a comparison that is the method.
+
+    def _figures(self, label: str) -> list[Figures]:
+        return [run.figures for run in self.runs if run.label == label and run.figures]
 
     def _best_accuracies(self) -> dict[str, float]:
         means = {
@@ -143,25 +156,26 @@ class ComparedRuns:
     def _target_method(best: Mapping[str, float]) -> str:
         return REFERENCE if REFERENCE in best else max(best, key=best.__getitem__)
 
-    def _times(self, method: str) -> list[float] | None:
+    def _times(self, label: str) -> list[float] | None:
         """Times to the target of every finished seed; None if one of them never reached it."""
-        finished = [run for run in self.runs if run.method == method and run.figures]
-        times = self._reached(method)
+        finished = [run for run in self.runs if run.label == label and run.figures]
+        times = self._reached(label)
         return times if times and len(times) == len(finished) else None
 
-    def _reached(self, method: str) -> list[float]:
+    def _reached(self, label: str) -> list[float]:
         if self.target is None:
             return []
-        times = (run.time_to(self.target) for run in self.runs if run.method == method)
+        times = (run.time_to(self.target) for run in self.runs if run.label == label)
         return [time for time in times if time is not None]
 
-    def _row(self, method: str) -> Row:
-        figures, reached = self._figures(method), self._reached(method)
-        times = self._times(method)
+    def _row(self, case: Case) -> Row:
+        label = case.label
+        figures, reached, times = self._figures(label), self._reached(label), self._times(label)
         reference = self._times(self.reference) if self.reference else None
-        runs = [run for run in self.runs if run.method == method]
+        runs = [run for run in self.runs if run.label == label]
         return Row(
-            method=method,
+            method=case.method,
+            settings=dict(case.settings),
             seeds=tuple(run.seed for run in runs if run.figures),
             errors={run.seed: run.error for run in runs if run.error is not None},
             mean=_over(fmean, figures) if figures else None,
@@ -173,7 +187,7 @@ class ComparedRuns:
         )
 
 
-def read_run(method: str, seed: int, summary: Mapping[str, Any]) -> Run:
+def read_run(case: Case, seed: int, summary: Mapping[str, Any]) -> Run:
     """From a run's summary.json."""
     server, devices = summary["usage"][SERVER]["per_epoch"], summary["device_usage"]["per_epoch"]
     traffic, throughput = summary["traffic"], summary["throughput"]
@@ -193,8 +207,9 @@ def read_run(method: str, seed: int, summary: Mapping[str, Any]) -> Run:
         test_accuracy=summary.get("test_accuracy"),
     )
     return Run(
-        method,
+        case.method,
         seed,
+        settings=dict(case.settings),
         figures=figures,
         curve=tuple(Moment(p["seconds"], p["epochs"], p["accuracy"]) for p in summary["curve"]),
         trace_digest=summary["trace_digest"],
@@ -205,7 +220,7 @@ def read_run(method: str, seed: int, summary: Mapping[str, Any]) -> Run:
 def _over(statistic: Callable[[Sequence[float]], float], figures: Sequence[Figures]) -> Figures:
     """The mean or deviation of each figure; None where a run has none."""
     values: dict[str, Any] = {}
-    for field in fields(Figures):
-        column = [getattr(each, field.name) for each in figures]
-        values[field.name] = None if None in column else statistic(column)
+    for name in (figure.name for figure in fields(Figures)):
+        column = [getattr(each, name) for each in figures]
+        values[name] = None if None in column else statistic(column)
     return Figures(**values)

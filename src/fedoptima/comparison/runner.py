@@ -1,9 +1,4 @@
-"""Methods x seeds on one recipe. A comparison's folder holds an ordinary run folder for each run.
-
-METHOD-seedN/         a run
-comparison.json       what is compared; at the end with all figures
-comparison.md         the table
-curves.csv            one line for each evaluation of each run
+"""Methods x seeds on one recipe, and x varied settings in a sweep.
 
 All runs share what the recipe and the seed fix: initial weights, partition, augmentation, schedule,
 fleet, and the split of those methods that split.
@@ -11,16 +6,19 @@ fleet, and the split of those methods that split.
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from fedoptima.comparison.process_pool import Order, PoolObserver, RunState, run_all
+from fedoptima.comparison.cases import Case
+from fedoptima.comparison.execution import Order, RunState
+from fedoptima.comparison.folder import check_earlier, open_folder, read_about, write_result
+from fedoptima.comparison.pool import Pool, PoolObserver, run_all
+from fedoptima.comparison.process_pool import ProcessPool
+from fedoptima.comparison.ray_pool import RayPool, RayShare
 from fedoptima.comparison.result import Comparison
 from fedoptima.comparison.rows import Run, read_run
 from fedoptima.comparison.spec import About, cores, describe, recipe_of
@@ -28,13 +26,36 @@ from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.registry import assumption
-from fedoptima.experiments.run_directory import make_folder
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.named_code import ANY_CODE, AllowedCode, allow
-from fedoptima.trace.plain_files import read_plain, refuse_links
+from fedoptima.trace.plain_files import refuse_links
 from fedoptima.trace.run_folder import RunFiles, write_whole
 
 LOG = logging.getLogger("fedoptima.comparison")
+
+On = Literal["processes", "ray"] | RayShare
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How runs are executed. None of it changes a result."""
+
+    jobs: int | None = None
+    on: On = "processes"
+    checkpoint_every: float = 60.0  # seconds
+    observer: PoolObserver = lambda _: None
+    interrupted: Callable[[], bool] = lambda: False
+
+    def pool(self, recipe: Recipe, folder: Path) -> Pool:
+        jobs = self.jobs
+        if jobs is not None and jobs < 1:
+            raise ConfigError(f"jobs = {jobs}: must be at least 1")
+        if self.on == "processes":
+            return ProcessPool(jobs or max(1, cores() // (recipe.threads or 1)))
+        if self.on != "ray" and not isinstance(self.on, RayShare):
+            raise ConfigError(f"on = {self.on!r}: use 'processes' or 'ray'")
+        share = self.on if isinstance(self.on, RayShare) else RayShare()
+        return RayPool(share.for_recipe(recipe), jobs, folder)
 
 
 def compare(
@@ -44,6 +65,7 @@ def compare(
     seeds: int | Sequence[int] | None = None,
     options: Mapping[str, object] | None = None,
     jobs: int | None = None,
+    on: On = "processes",
     target: float | None = None,
     device: str | None = None,
     dry: bool = False,
@@ -56,17 +78,17 @@ def compare(
     """Train with several methods on the same recipe and set their figures side by side.
 
     ``seeds``: how many, counted up from the recipe's, or which. ``options`` go to those methods
-    that have them; the recipe's own ``[method]`` options only to the method it names. ``jobs``
-    processes run at a time (default: one per core), each with one thread unless the recipe says
-    otherwise, so that results do not depend on it. ``target``: the accuracy whose time is taken;
-    by default 99 % of FedOptima's best. A run that fails is reported; the others continue.
+    that have them, or to one alone (``{"pipar.micro_batches": 10}``); the recipe's own ``[method]``
+    options only to the method it names. ``jobs`` processes run at a time (default: one per core),
+    each with one thread unless the recipe says otherwise, so that results do not depend on it;
+    ``on="ray"`` runs on a Ray cluster instead. ``target``: the accuracy whose time is taken; by
+    default 99 % of FedOptima's best. A run that fails is reported; the others continue.
 
     Processes are spawned: a script calls this under ``if __name__ == "__main__":``. With ``out``
     every run leaves its folder there, and `resume_comparison` resumes it after a kill.
     """
-    base = as_recipe(recipe)
-    if device is not None:
-        base = base.model_copy(update={"device": device})
+    execution = Execution(jobs, on, checkpoint_every, observer, interrupted)
+    base = _base(recipe, device)
     about = describe(
         base,
         methods=methods,
@@ -76,21 +98,59 @@ def compare(
         target=target,
         command=command,
     )
-    workers = _workers(about.recipe, jobs)
-    if dry and (assumed := assumption(base.data.name, base.data.directory)):
-        LOG.warning(assumed)
-    with _folder(out) as folder:
-        write_whole(folder / "comparison.json", json.dumps({"about": about.to_json()}, indent=1))
-        comparison = _run_missing(
-            about, folder, ANY_CODE, workers, checkpoint_every, observer, interrupted
-        )
-    return comparison if out is not None else replace(comparison, directory=None)
+    return _run_new(about, execution, out)
+
+
+def sweep(
+    recipe: Recipe | str | Path,
+    vary: Mapping[str, Sequence[object]],
+    *,
+    methods: str | Sequence[str] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    options: Mapping[str, object] | None = None,
+    jobs: int | None = None,
+    on: On = "processes",
+    target: float | None = None,
+    device: str | None = None,
+    dry: bool = False,
+    out: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    command: str | None = None,
+    observer: PoolObserver = lambda _: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Comparison:
+    """Run a recipe with all combinations of varied settings, methods and seeds; one table.
+
+    ``vary``: values by key of the recipe (``{"fleet.scale": [1, 0.3]}``), by option of whichever
+    methods have it (``"method.activation_cap"``), or of one method alone
+    (``"pipar.micro_batches"``). A method is run once where what is varied does not reach it.
+    ``methods``: by default the recipe's own. All else as in `compare`.
+
+    ``out`` may be the folder of an earlier sweep of the same recipe: its finished runs are kept,
+    so a sweep can be extended by further values.
+    """
+    execution = Execution(jobs, on, checkpoint_every, observer, interrupted)
+    base = _base(recipe, device)
+    if not vary:
+        raise ConfigError("nothing is varied; for example: --vary method.activation_cap=4,8,32")
+    about = describe(
+        base,
+        methods=methods or (base.method.name,),
+        seeds=seeds,
+        options=options or {},
+        dry=dry,
+        target=target,
+        command=command,
+        vary=vary,
+    )
+    return _run_new(about, execution, out)
 
 
 def resume_comparison(
     directory: str | Path,
     *,
     jobs: int | None = None,
+    on: On = "processes",
     allow_modules: Sequence[str] = (),
     checkpoint_every: float = 60.0,
     observer: PoolObserver = lambda _: None,
@@ -98,105 +158,79 @@ def resume_comparison(
 ) -> Comparison:
     """Keep the runs that are finished, resume those that are not, start those that are missing.
 
-    Code that the folder's files name ("package.module:function") is loaded only from the packages
-    in ``allow_modules``.
+    Of a comparison or a sweep. Code that the folder's files name ("package.module:function") is
+    loaded only from the packages in ``allow_modules``.
     """
-    code = allow(allow_modules)
-    refuse_links(Path(directory))
-    about = read_about(directory)
-    workers = _workers(about.recipe, jobs)
-    return _run_missing(
-        about, Path(directory), code, workers, checkpoint_every, observer, interrupted
-    )
-
-
-def read_about(directory: str | Path) -> About:
-    path = Path(directory) / "comparison.json"
-    if not path.is_file():
-        raise ConfigError(f"{directory}: no comparison found here ({path.name} is missing)")
-    try:
-        return About.from_json(json.loads(read_plain(path))["about"], str(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{path}: damaged ({error}); start a new comparison") from error
+    code, folder = allow(allow_modules), Path(directory)
+    refuse_links(folder)
+    about = read_about(folder)
+    execution = Execution(jobs, on, checkpoint_every, observer, interrupted)
+    return _run_missing(about, folder, code, execution, execution.pool(about.recipe, folder))
 
 
 # ---- the runs --------------------------------------------------------------------------------
 
 
+def _base(recipe: Recipe | str | Path, device: str | None) -> Recipe:
+    base = as_recipe(recipe)
+    return base if device is None else base.model_copy(update={"device": device})
+
+
+def _run_new(about: About, execution: Execution, out: str | Path | None) -> Comparison:
+    data = about.recipe.data
+    if about.dry and (assumed := assumption(data.name, data.directory)):
+        LOG.warning(assumed)
+    with open_folder(about, out) as folder:
+        pool = execution.pool(about.recipe, folder)
+        check_earlier(about, folder)
+        text = json.dumps({"about": about.to_json()}, indent=1)
+        write_whole(folder / f"{about.kind}.json", text)
+        comparison = _run_missing(about, folder, ANY_CODE, execution, pool)
+    return comparison if out is not None else replace(comparison, directory=None)
+
+
 def _run_missing(
-    about: About,
-    folder: Path,
-    code: AllowedCode,
-    workers: int,
-    checkpoint_every: float,
-    observer: PoolObserver,
-    interrupted: Callable[[], bool],
+    about: About, folder: Path, code: AllowedCode, execution: Execution, pool: Pool
 ) -> Comparison:
-    # Seed by seed: a comparison that is stopped early has some complete rows.
-    pairs = [(method, seed) for seed in about.seeds for method in about.methods]
-    orders = {
-        (method, seed): Order(
-            recipe_of(about, method, seed),
-            folder / f"{method}-seed{seed}",
+    # Seed by seed: what is stopped early has some complete rows.
+    pairs = [(case, seed) for seed in about.seeds for case in about.cases]
+    orders = [
+        Order(
+            recipe_of(about, case, seed),
+            folder / case.folder(seed),
             about.dry,
-            checkpoint_every,
+            execution.checkpoint_every,
             code,
+            case.label,
         )
-        for method, seed in pairs
-    }
-    finished = {pair for pair in pairs if RunFiles(orders[pair].directory).over}
-    kept = [RunState(*pair, phase="done", share=1.0) for pair in pairs if pair in finished]
+        for case, seed in pairs
+    ]
+    missing = [order for order in orders if not RunFiles(order.directory).over]
+    kept = [
+        replace(RunState.of(order), phase="done", share=1.0)
+        for order in orders
+        if order not in missing
+    ]
     states = run_all(
-        [order for pair, order in orders.items() if pair not in finished],
-        jobs=workers,
-        observer=lambda states: observer((*kept, *states)),
-        interrupted=interrupted,
+        missing,
+        pool,
+        observer=lambda states: execution.observer((*kept, *states)),
+        interrupted=execution.interrupted,
     )
     if any(state.phase in ("stopped", "waiting") for state in states):
-        raise Interrupted(f"the comparison in {folder} was stopped")
-    errors = {(state.method, state.seed): state.error for state in states}
-    by_method = sorted(pairs, key=lambda pair: about.methods.index(pair[0]))
-    runs = [_read(pair, orders[pair].directory, errors.get(pair)) for pair in by_method]
+        raise Interrupted(f"the {about.kind} in {folder} was stopped")
+    errors = {o.directory: s.error for o, s in zip(missing, states, strict=True)}
+    runs = [
+        _read(case, seed, folder / case.folder(seed), errors)
+        for case in about.cases
+        for seed in about.seeds
+    ]
     comparison = Comparison(about, tuple(runs), folder)
-    _write_result(comparison, folder)
+    write_result(comparison, folder)
     return comparison
 
 
-def _read(pair: tuple[str, int], directory: Path, error: str | None) -> Run:
-    if error is not None:
-        return Run(*pair, error=error)
-    return read_run(*pair, json.loads(RunFiles(directory).summary.read_text()))
-
-
-def _write_result(comparison: Comparison, folder: Path) -> None:
-    with (folder / "curves.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("method", "seed", "seconds", "epochs", "accuracy"))
-        for run in comparison.runs:
-            for at in run.curve:
-                writer.writerow((run.method, run.seed, at.seconds, at.epochs, at.accuracy))
-    write_whole(folder / "comparison.md", comparison.to_markdown())
-    write_whole(folder / "comparison.json", comparison.to_json())
-
-
-@contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
-            yield Path(temporary)
-        return
-    path = Path(out)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(
-            f"{path}: exists already; choose another --out, or resume it with --resume {path}"
-        )
-    make_folder(path)
-    yield path
-
-
-def _workers(recipe: Recipe, jobs: int | None) -> int:
-    if jobs is None:
-        return max(1, cores() // (recipe.threads or 1))
-    if jobs < 1:
-        raise ConfigError(f"jobs = {jobs}: must be at least 1")
-    return jobs
+def _read(case: Case, seed: int, directory: Path, errors: Mapping[Path, str | None]) -> Run:
+    if (error := errors.get(directory)) is not None:
+        return Run(case.method, seed, error=error, settings=dict(case.settings))
+    return read_run(case, seed, json.loads(RunFiles(directory).summary.read_text()))

@@ -1,7 +1,8 @@
-"""What is compared: which methods, which seeds, and what all of them share.
+"""What is compared: which methods, which varied settings, which seeds, and what all of them share.
 
 A run's recipe is the comparison's with another method and seed, so whatever derives from the rest
 is the same for all: initial weights, partition, augmentation, schedule, fleet. The split is too.
+A sweep also varies settings: then that holds for runs with the same settings.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 
-from fedoptima.config.load import validate
+from fedoptima.comparison.cases import Case, cases_of
+from fedoptima.comparison.settings import METHOD, check_options, check_varied, option_of, reaches
+from fedoptima.config.load import set_key, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
 from fedoptima.experiments.describe import versions
 from fedoptima.experiments.setup import prepare
-from fedoptima.methods.registry import METHODS, find_method, method_options
+from fedoptima.methods.registry import METHODS, find_method
 
 REFERENCE = "fedoptima"  # the method that others are compared with, if it is there
 
@@ -35,13 +37,27 @@ class About:
     recipe: Recipe
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
-    options: Mapping[str, object]  # for the methods that have them
+    options: Mapping[str, object]  # "X": for the methods that have it; "pipar.X": for PiPar alone
     dry: bool
     target: float | None  # as given
     command: str | None
     versions: Mapping[str, str]
     machine: str
     date: str
+    # A sweep's: keys of the recipe, "method.X" or "pipar.X", each with its values.
+    vary: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    # The split that methods share where they would choose different ones, by shared settings.
+    splits: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Also the name of its files."""
+        return "sweep" if self.vary else "comparison"
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """The rows of its table."""
+        return tuple(cases_of(self.methods, self.vary))
 
     def to_json(self) -> dict[str, object]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -49,7 +65,8 @@ class About:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any], where: str) -> About:
-        given = {field.name: plain[field.name] for field in fields(cls)}
+        later: dict[str, Any] = {"vary": {}, "splits": {}}  # not in files of 0.1.0
+        given = {field.name: (later | dict(plain))[field.name] for field in fields(cls)}
         recipe = validate(Recipe, given.pop("recipe"), where)
         methods, seeds = tuple(given.pop("methods")), tuple(given.pop("seeds"))
         return cls(recipe=recipe, methods=methods, seeds=seeds, **given)
@@ -64,6 +81,7 @@ def describe(
     dry: bool,
     target: float | None,
     command: str | None,
+    vary: Mapping[str, Sequence[object]] | None = None,
 ) -> About:
     """Checks everything that can be checked without running anything."""
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
@@ -71,7 +89,7 @@ def describe(
         raise ConfigError(f"target = {target}: an accuracy is above 0 and at most 1 (0.8 is 80 %)")
     about = About(
         recipe=recipe,
-        methods=_methods(methods),
+        methods=chosen_methods(methods),
         seeds=_seeds(seeds, recipe.seed),
         options=dict(options),
         dry=dry,
@@ -80,22 +98,41 @@ def describe(
         versions=versions(),
         machine=_machine(recipe),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
+        vary={key: list(values) for key, values in (vary or {}).items()},
     )
-    _check_options(about)
-    return replace(about, recipe=_with_one_split(about))
+    check_options(about.options, about.methods)
+    check_varied(about.vary, about.options, about.methods)
+    for case in about.cases if about.vary else ():
+        recipe_of(about, case, about.seeds[0])  # a key or value that no recipe takes
+    return _with_one_split(about)
 
 
-def recipe_of(about: About, method: str, seed: int) -> Recipe:
-    """The recipe of one run: only its method and its seed differ from the others'."""
+def recipe_of(about: About, case: Case | str, seed: int) -> Recipe:
+    """The recipe of one run: only its method, its seed and what is varied differ from others'.
+
+    ``case``: also just the method.
+    """
     base = about.recipe
-    own = base.method.options if base.method.name == method else {}
-    known = method_options(method)
-    given = {option: value for option, value in about.options.items() if option in known}
-    table = base.model_dump() | {"seed": seed, "method": {"name": method, **own, **given}}
-    return validate(Recipe, table, base.name)
+    case = Case(case) if isinstance(case, str) else case
+    method, settings = case.method, dict(case.settings)
+    options = dict(base.method.options) if base.method.name == method else {}
+    # What is meant for one method alone comes last.
+    for key, value in sorted(about.options.items(), key=lambda option: "." in option[0]):
+        own = key if "." in key else f"{METHOD}.{key}"
+        if (option := option_of(own)) is not None and reaches(own, method):
+            options[option] = value
+    table = base.model_dump() | {"seed": seed}
+    if (split := about.splits.get(_shared(case).label)) is not None:
+        set_key(table, "split.at", split)
+    for key, value in settings.items():
+        if (option := option_of(key)) is not None:
+            options[option] = value
+        else:
+            set_key(table, key, value)
+    return validate(Recipe, table | {"method": {"name": method, **options}}, base.name)
 
 
-def _methods(methods: str | Sequence[str]) -> tuple[str, ...]:
+def chosen_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
     named = methods.split(",") if isinstance(methods, str) else list(methods)
     names = tuple(dict.fromkeys(name.strip() for name in named))
     if names == ("all",):
@@ -118,38 +155,45 @@ def _seeds(seeds: int | Sequence[int] | None, first: int) -> tuple[int, ...]:
     return chosen
 
 
-def _check_options(about: About) -> None:
-    """An option may be unknown to some of the methods, but not to all of them."""
-    known = {option: name for name in about.methods for option in method_options(name)}
-    for option in about.options:
-        if option == "name":
-            raise ConfigError("method.name: a comparison takes its methods from --methods")
-        if option not in known:
-            near = get_close_matches(option, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ConfigError(
-                f"method.{option}: none of {', '.join(about.methods)} has this option; "
-                f"{hint}they have {', '.join(sorted(known)) or 'none'}"
-            )
+# ---- one split for all methods -------------------------------------------------------------------
 
 
-def _with_one_split(about: About) -> Recipe:
-    """The recipe, with the split in it where methods would choose different ones.
+def _with_one_split(about: About) -> About:
+    """With the split in it where methods would choose different ones.
 
     The paper's objective does not look at the method; the measured one counts the auxiliary
     network. Then FedOptima's choice holds for all, or the first one's that splits.
     """
-    recipe = about.recipe
+    if not about.vary:
+        at = _one_split(about, Case(""))
+        split = about.recipe.split.model_copy(update={"at": at or about.recipe.split.at})
+        return replace(about, recipe=about.recipe.model_copy(update={"split": split}))
+    shared = {case.label: case for case in map(_shared, about.cases)}
+    found = {label: _one_split(about, case) for label, case in shared.items()}
+    return replace(about, splits={label: at for label, at in found.items() if at is not None})
+
+
+def _one_split(about: About, shared: Case) -> int | None:
+    """None: there is nothing to settle."""
     splitting = [
         name for name in about.methods if find_method(name)(1).training is not ServerTraining.NONE
     ]
-    if recipe.split.objective == "paper" or recipe.split.at is not None or len(splitting) < 2:
-        return recipe
-    for name in sorted(splitting, key=lambda name: name != REFERENCE):
+    splitting.sort(key=lambda name: name != REFERENCE)
+    recipes = [recipe_of(about, replace(shared, method=m), about.seeds[0]) for m in splitting]
+    if len(recipes) < 2 or recipes[0].split.objective == "paper" or recipes[0].split.at is not None:
+        return None
+    for recipe in recipes:
         with suppress(ConfigError):  # its own run will report it; another method's choice will do
-            at = prepare(recipe_of(about, name, about.seeds[0]), dry=about.dry).plan().split
-            return recipe.model_copy(update={"split": recipe.split.model_copy(update={"at": at})})
-    return recipe
+            return prepare(recipe, dry=about.dry).plan().split
+    return None
+
+
+def _shared(case: Case) -> Case:
+    """What it has in common with other methods' runs: the varied keys of the recipe itself."""
+    return Case("", tuple(pair for pair in case.settings if option_of(pair[0]) is None))
+
+
+# ---- the machine -----------------------------------------------------------------------------
 
 
 def cores() -> int:

@@ -65,16 +65,40 @@ def apply_override(table: TomlTable, override: str) -> None:
     if not sign or not all(part.strip() for part in key.split(".")):
         raise ConfigError(f"--set {override}: write it as key.path=value, e.g. stop.epochs=5")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        set_key(table, key, parse_value(text))
+    except ConfigError as error:
+        raise ConfigError(f"--set {override}: {error}") from error
+
+
+def parse_value(text: str) -> object:
+    """As in TOML, or a bare word: ``--set method.name=fl``."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # a bare word: --set method.name=fl
+        return text
+
+
+def set_key(table: TomlTable, key: str, value: object) -> None:
+    """Tables on the way are made where they are missing; a number counts an array's items."""
     *path, last = (part.strip() for part in key.split("."))
-    place = table
+    place: Any = table
     for part in path:
-        place = place.setdefault(part, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"--set {override}: {part} is a value, not a table")
-    place[last] = value
+        index = _index(place, part)
+        inner = place.get(index) if isinstance(place, dict) else place[index]
+        inner = {} if inner is None else list(inner) if isinstance(inner, tuple) else inner
+        if not isinstance(inner, dict | list):
+            raise ConfigError(f"{part} is a value, not a table")
+        place[index] = inner
+        place = inner
+    place[_index(place, last)] = value
+
+
+def _index(place: TomlTable | list[Any], part: str) -> Any:
+    if isinstance(place, dict):
+        return part
+    if not part.isdecimal() or int(part) >= len(place):
+        raise ConfigError(f"{part!r} is not one of the items here, 0 to {len(place) - 1}")
+    return int(part)
 
 
 def validate(model: type[Model], table: Mapping[str, object], where: str) -> Model:

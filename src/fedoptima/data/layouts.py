@@ -19,6 +19,8 @@ from typing import Generic, Literal, TypeVar
 
 from fedoptima.core.errors import ConfigError
 
+DATA_VARIABLE = "FEDOPTIMA_DATA"
+
 Part = Literal["train", "test"]
 ReadingProgress = Callable[[str, int, int], None]  # what is being read, items done, items in all
 Options = Mapping[str, int | str]
@@ -133,7 +135,7 @@ def _is_installed(distribution: str) -> bool:
 
 
 def data_directories(directory: str | Path | None) -> tuple[Path, ...]:
-    chosen = directory or os.environ.get("FEDOPTIMA_DATA")
+    chosen = directory or os.environ.get(DATA_VARIABLE)
     if chosen:
         return (Path(chosen).expanduser(),)
     return (Path.home() / ".cache" / "fedoptima" / "data", Path("data"))

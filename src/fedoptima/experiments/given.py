@@ -38,6 +38,15 @@ class Given:
                 )
 
 
+def named_packages(recipe: Recipe) -> tuple[str, ...]:
+    """Those whose code the recipe names ("package.module:function"): to be allowed where a run of
+    it, the caller's own, is read back from its folder."""
+    named = (recipe.model.name, recipe.data.name)
+    return tuple(
+        dict.fromkeys(name.partition(":")[0].split(".")[0] for name in named if ":" in name)
+    )
+
+
 def given_data(train: object, test: object, data: object) -> Dataset | None:
     if train is None and test is None and (data is None or isinstance(data, str | Mapping)):
         return None

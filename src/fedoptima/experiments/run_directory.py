@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,8 @@ from fedoptima.trace.run_folder import RunFiles, write_whole
 if TYPE_CHECKING:  # it takes torch, and a dry run may do without
     from torch import Tensor
 
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)  # network file systems without locks
+
 
 class RunDirectory(RunFiles):
     @classmethod
@@ -35,12 +39,14 @@ class RunDirectory(RunFiles):
         cls.check_free(path)
         make_folder(path)
         run = cls(path)
-        run.config.write_text(json.dumps(description.to_plain(), indent=1))
+        # Whole or not there: a run that was killed at this moment has simply not begun.
+        write_whole(run.config, json.dumps(description.to_plain(), indent=1))
         return run
 
     @classmethod
     def check_free(cls, path: Path) -> None:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        unwritten = cls(path).config.with_suffix(".tmp")
+        if path.exists() and (not path.is_dir() or set(path.iterdir()) - {unwritten}):
             over = cls(path).over
             way_out = "" if over else f", or resume it with --resume {path}"
             raise ConfigError(f"{path}: exists already; choose another folder (--out){way_out}")
@@ -60,25 +66,34 @@ class RunDirectory(RunFiles):
         return read_config(self.config)
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Locked against other processes: two servers would cut each other's trace.
+    def taken(self, wait: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Locked against other processes: two would cut each other's trace.
 
-        The lock belongs to the process and ends with it, also after a kill.
+        The lock belongs to the process and ends with it, also after a kill. While another process
+        has it, ``wait`` is called ten times a second and says whether to wait for its end.
         """
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            self._lock(descriptor)
+            while not self._lock(descriptor):
+                if not wait():
+                    raise ConfigError(
+                        f"{self.path}: another process is executing this run; choose another folder"
+                    )
+                time.sleep(0.1)
             yield
         finally:
             os.close(descriptor)
 
-    def _lock(self, descriptor: int) -> None:
+    @staticmethod
+    def _lock(descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"{self.path}: another process is executing this run; choose another folder"
-            ) from error
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        return True
 
     def discard(self) -> None:
         """Remove the files of a run that could not start; anything else stays."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedoptima.analysis.findings import compare, describe
 from fedoptima.analysis.run_view import RunView, view_of
-from fedoptima.comparison.runner import read_about
+from fedoptima.comparison.folder import read_about
 from fedoptima.comparison.spec import REFERENCE
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe

@@ -7,7 +7,7 @@ text from outside - names of runs, devices, errors - is escaped here, and only h
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib import resources
@@ -42,6 +42,11 @@ class Page:
 def render(page: Page, views: Sequence[RunView]) -> str:
     figures: dict[str, Figure] = {}
     body = "\n".join(_body(page, views, figures))
+    return document(page, body, figures)
+
+
+def document(page: Page, body: str, figures: Mapping[str, Figure]) -> str:
+    """One HTML file with everything in it. ``figures``: by the id of their place in the body."""
     data: Json = {
         "figures": {key: figure.plain() for key, figure in figures.items()},
         "kinds": [
@@ -87,13 +92,13 @@ def _body(page: Page, views: Sequence[RunView], figures: dict[str, Figure]) -> I
         yield _advice(page.advice)
     yield "<noscript><p>The figures are drawn by JavaScript, which is off. The tables at the end "
     yield "have the same numbers; these are the main ones.</p>"
-    yield f"{_table(key_figures(views))}</noscript>"
+    yield f"{text_table(key_figures(views))}</noscript>"
     yield f"<section><h2>{'All runs' if several else 'Course'}</h2>"
     shared = course(views)
     if several:
         shared = [*shared[:2], idle_of_runs(views), *shared[2:]]
         shared += [traffic(views), memory_of_runs(views)]
-    yield from _drawn(shared, "all", figures)
+    yield from drawn(shared, "all", figures)
     yield "</section>"
     if several:
         yield '<h2>Run by run</h2><p class="choice"><label>Show '
@@ -102,9 +107,9 @@ def _body(page: Page, views: Sequence[RunView], figures: dict[str, Figure]) -> I
     for index, view in enumerate(views):
         yield from _run(f"run-{index}", view, figures, several=several, exact=exact)
     yield "<section><h2>Figures as text</h2>"
-    yield _table(key_figures(views))
+    yield text_table(key_figures(views))
     for view in views:
-        yield _table(_named(nodes(view), view, several))
+        yield text_table(_named(nodes(view), view, several))
     yield "</section></main>"
     yield "<footer><p class='soft'>Type I idle time is waiting for the other side: a server for "
     yield "activations or updates, a device for gradients or the merged model. Type II is waiting "
@@ -122,10 +127,10 @@ def _run(
     parts += [staleness(view), ages(view), memory(view)]
     if not several:
         parts.append(traffic([view]))
-    yield from _drawn([part for part in parts if part is not None], key, figures)
+    yield from drawn([part for part in parts if part is not None], key, figures)
     cuts = splits(view)
     if cuts is not None:
-        yield _table(cuts)
+        yield text_table(cuts)
     yield "</section>"
 
 
@@ -148,7 +153,7 @@ def _advice(paragraphs: Sequence[str]) -> str:
     return f'<div class="advice"><h3>What would help</h3>{lines}</div>'
 
 
-def _drawn(found: Sequence[Figure], place: str, figures: dict[str, Figure]) -> Iterator[str]:
+def drawn(found: Sequence[Figure], place: str, figures: dict[str, Figure]) -> Iterator[str]:
     for figure in found:
         key = f"{place}-{figure.name}"
         figures[key] = figure
@@ -169,7 +174,7 @@ def _legend() -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def _table(table: TextTable) -> str:
+def text_table(table: TextTable) -> str:
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
     rows = "".join(
         ('<tr class="marked">' if index == table.marked else "<tr>")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import sys
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,19 +12,14 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+import fedoptima.cli.many_runs as many_runs
 import fedoptima.cli.options as options
-from fedoptima.cli.console import plain_table, stderr, stdout
-from fedoptima.cli.errors import FAILED, INTERRUPTED, complain
-from fedoptima.cli.interrupt import Interrupt
-from fedoptima.cli.logs import log_to_console
+from fedoptima.cli.console import plain_table, stdout
 from fedoptima.cli.recipe_options import allowance, read_recipe
-from fedoptima.cli.views.comparison_progress import pool_view
 from fedoptima.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison
-
-_METHOD = "method."
 
 
 def compare(
@@ -34,18 +27,13 @@ def compare(
     methods: Annotated[
         str | None, typer.Option(metavar="A,B,C", help="The methods to compare.  [default: all]")
     ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Run each N times, seeds from the recipe's on.", min=1),
-    ] = None,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option(metavar="S", help="Run each with this seed. May be given again.", min=0),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", metavar="N", help="Runs at a time.  [default: cores]", min=1),
-    ] = None,
+    seeds: many_runs.Seeds = None,
+    seed: many_runs.SeedList = None,
+    jobs: many_runs.Jobs = None,
+    on: many_runs.On = many_runs.Where.processes,
+    cpus: many_runs.Cpus = None,
+    gpus: many_runs.Gpus = None,
+    retries: many_runs.Retries = None,
     target: Annotated[
         float | None,
         typer.Option(
@@ -53,14 +41,7 @@ def compare(
             help="The accuracy to reach, e.g. 0.8.  [default: 99 % of fedoptima's best]",
         ),
     ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Replace a value of the recipe; method.X goes to all methods that have X.",
-        ),
-    ] = None,
+    sets: many_runs.Sets = None,
     device: options.ComputeDevice = None,
     out: Annotated[
         Path | None,
@@ -83,108 +64,41 @@ def compare(
     All share the seed, initial weights, data partition, schedule, fleet and split. A run that
     fails is reported and the others go on. Ctrl-C stops all where --resume goes on.
     """
+    execution = many_runs.Execution(
+        "compare", jobs, many_runs.place(on, cpus, gpus, retries), checkpoint_every, quiet
+    )
     if folder is not None:
-        asked: dict[str, object] = {
-            "RECIPE": recipe,
-            "--methods": methods,
-            "--seeds": seeds,
-            "--seed": seed,
-        }
-        asked |= {"--target": target, "--set": sets, "--device": device, "--out": out}
-        asked |= {"--dry": dry or None}
-        _refuse([name for name, value in asked.items() if value is not None])
-        comparison = _resume(folder, allow_modules or (), jobs, checkpoint_every, quiet)
+        asked: dict[str, object] = {"RECIPE": recipe, "--methods": methods, "--seeds": seeds}
+        asked |= {"--seed": seed, "--target": target, "--set": sets, "--device": device}
+        asked |= {"--out": out, "--dry": dry or None}
+        comparison = many_runs.resume(folder, asked, allow_modules or (), execution)
     elif recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima compare recipes/demo_digits.toml")
-    elif seeds is not None and seed:
-        raise ConfigError("--seeds N counts up from the recipe's seed, --seed names each: give one")
     else:
         from fedoptima.comparison.runner import compare as run_comparison
+        from fedoptima.comparison.settings import sort_sets
         from fedoptima.experiments.run_directory import fresh_directory
 
-        own, options = _split_sets(sets or [])
+        own, options = sort_sets(sets or [])
         changed = read_recipe(recipe, sets=own, device=device)
         folder = out or fresh_directory(Path("runs"), f"{changed.name}-compare")
         begin = partial(
             run_comparison,
             changed,
             methods=methods or "all",
-            seeds=seed or seeds,
+            seeds=many_runs.one_of(seeds, seed),
             options=options,
-            jobs=jobs,
             target=target,
             dry=dry,
             out=folder,
-            checkpoint_every=checkpoint_every,
             command=shlex.join(["fedoptima", *sys.argv[1:]]),
         )
-        comparison = _watched(begin, folder, allowance(changed), quiet)
+        comparison = many_runs.watched(begin, folder, allowance(changed), execution)
     if as_json:
         typer.echo(comparison.to_json())
     else:
         _show(comparison)
-    for failure in comparison.failures():
-        complain(failure)
-    if comparison.failed:
-        raise typer.Exit(FAILED)
-
-
-def _refuse(options: list[str]) -> None:
-    if options:
-        raise ConfigError(
-            f"--resume continues a comparison as it was started: leave out {', '.join(options)}, "
-            "or start another one without --resume"
-        )
-
-
-def _split_sets(sets: list[str]) -> tuple[list[str], dict[str, object]]:
-    """What changes the recipe, and the options for whichever methods have them."""
-    from fedoptima.config.load import apply_override
-
-    table: dict[str, object] = {}
-    for change in sets:
-        if change.startswith(_METHOD):
-            apply_override(table, change.removeprefix(_METHOD))
-    return [change for change in sets if not change.startswith(_METHOD)], table
-
-
-def _resume(
-    folder: Path, allowed: Sequence[str], jobs: int | None, checkpoint_every: float, quiet: bool
-) -> Comparison:
-    from fedoptima.comparison.runner import resume_comparison
-
-    resumed = partial(
-        resume_comparison,
-        folder,
-        jobs=jobs,
-        allow_modules=allowed,
-        checkpoint_every=checkpoint_every,
-    )
-    options = [word for module in allowed for word in ("--allow-module", module)]
-    return _watched(resumed, folder, options, quiet)
-
-
-def _watched(
-    run: Callable[..., Comparison], folder: Path, options: list[str], quiet: bool
-) -> Comparison:
-    """``options``: with which it is resumed."""
-    from fedoptima.experiments.simulated_run import Interrupted
-
-    if not quiet:
-        stderr().print(f"comparing in {folder}", soft_wrap=True)
-    try:
-        with (
-            Interrupt() as interrupted,
-            log_to_console(stderr(), logging.WARNING),
-            pool_view(quiet=quiet) as view,
-        ):
-            return run(observer=view.show, interrupted=interrupted)
-    except (Interrupted, KeyboardInterrupt) as stop:
-        begun = (folder / "comparison.json").exists()
-        again = ["fedoptima", "compare", "--resume", str(folder), *options]
-        way_on = f"; resume with: {shlex.join(again)}" if begun else ""
-        stderr().print(f"stopped{way_on}", soft_wrap=True)
-        raise typer.Exit(INTERRUPTED) from stop
+    many_runs.report_failures(comparison)
 
 
 def _show(comparison: Comparison) -> None:

@@ -17,7 +17,7 @@ from fedoptima.cli.console import say, stderr
 from fedoptima.cli.views.progress import Refresh, shows_live
 
 if TYPE_CHECKING:
-    from fedoptima.comparison.process_pool import RunState
+    from fedoptima.comparison.execution import RunState
 
 _BAR = 20  # columns
 _SILENCE = 10.0  # seconds at most between two lines about a run that goes on
@@ -96,7 +96,7 @@ def picture(states: Sequence[RunState], height: int) -> RenderableType:
 
 
 def _name(state: RunState) -> str:
-    return f"{state.method} (seed {state.seed})"
+    return f"{state.label} (seed {state.seed})"
 
 
 def _progress(state: RunState, *, brief: bool = False) -> str:

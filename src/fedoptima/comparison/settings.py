@@ -1,0 +1,150 @@
+"""Settings of many runs by their keys: whom each reaches, and whether it can be meant.
+
+training.batch_size     a key of the recipe: reaches all runs
+method.activation_cap   an option of the method: reaches the methods that have it
+pipar.micro_batches     an option of one method: reaches that method alone
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+
+from fedoptima.config.load import parse_value
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.methods.registry import METHODS, method_options
+from fedoptima.named_code import installed
+
+METHOD = "method"
+_OWN_FLAGS = {"seed": "--seeds or --seed", "method": "--methods", "method.name": "--methods"}
+
+
+def option_of(key: str) -> str | None:
+    """The option of a method that the key names; None: it is a key of the recipe."""
+    head, _, option = key.partition(".")
+    return option if option and (head == METHOD or is_method(head)) else None
+
+
+def is_method(name: str) -> bool:
+    """A key of the recipe is never taken for a method."""
+    if name in Recipe.model_fields:
+        return False
+    return name in METHODS or installed("methods", name) is not None
+
+
+def reaches(key: str, method: str) -> bool:
+    if (option := option_of(key)) is None:
+        return True
+    head = key.partition(".")[0]
+    return option in method_options(method) if head == METHOD else head == method
+
+
+def sort_sets(sets: Iterable[str]) -> tuple[list[str], dict[str, object]]:
+    """What ``--set`` changes in the recipe, and options for methods as `check_options` takes them:
+    "X" for whichever methods have it, "pipar.X" for PiPar alone."""
+    own, options = [], {}
+    for change in sets:
+        key, sign, text = change.partition("=")
+        key = key.strip()
+        check_key(key, "--set")
+        if (option := option_of(key)) is None or not sign:
+            own.append(change)
+        else:
+            options[option if key.startswith(f"{METHOD}.") else key] = parse_value(text)
+    return own, options
+
+
+def read_vary(varied: Iterable[str]) -> dict[str, list[object]]:
+    """Of ``--vary KEY=A,B,C``: the values as in TOML, or bare words."""
+    found: dict[str, list[object]] = {}
+    for text in varied:
+        key, _, values = (part.strip() for part in text.partition("="))
+        if not key or not values:
+            raise ConfigError(
+                f"--vary {text}: write it as KEY=A,B,C, e.g. method.activation_cap=4,8,32"
+            )
+        if key in found:
+            raise ConfigError(f"--vary {key}: is given twice; give all its values at once")
+        check_key(key, "--vary")
+        found[key] = _values(values)
+    return found
+
+
+def _values(text: str) -> list[object]:
+    try:
+        return list(tomllib.loads(f"values = [{text}]")["values"])
+    except tomllib.TOMLDecodeError:  # bare words
+        return [parse_value(word.strip()) for word in text.split(",") if word.strip()]
+
+
+# ---- mistakes, before anything runs --------------------------------------------------------------
+
+
+def check_key(key: str, flag: str) -> None:
+    """The first part of a key; what comes after it is checked where its values are."""
+    head = key.partition(".")[0]
+    if head in Recipe.model_fields or is_method(head):
+        return
+    near = get_close_matches(head, [*Recipe.model_fields, *METHODS], n=1)
+    hint = f"did you mean {key.replace(head, near[0], 1)!r}? " if near else ""
+    raise ConfigError(
+        f"{flag} {key}: {head!r} is neither a key of the recipe nor a method; {hint}"
+        f"keys are {', '.join(Recipe.model_fields)}; methods are {', '.join(METHODS)}"
+    )
+
+
+def check_options(options: Mapping[str, object], methods: Sequence[str]) -> None:
+    """An option may be unknown to some of the methods, but not to all of them."""
+    for key in options:
+        _check_option(key if "." in key else f"{METHOD}.{key}", methods)
+
+
+def check_varied(
+    vary: Mapping[str, Sequence[object]], options: Mapping[str, object], methods: Sequence[str]
+) -> None:
+    for key, values in vary.items():
+        if (flag := _OWN_FLAGS.get(key)) is not None:
+            raise ConfigError(f"--vary {key}: a sweep takes it from {flag}")
+        if isinstance(values, str) or not values:
+            raise ConfigError(f"--vary {key}: give at least one value")
+        if any(value in values[:index] for index, value in enumerate(values)):
+            raise ConfigError(f"--vary {key}: a value is given twice")
+        check_key(key, "--vary")
+        if option_of(key) is not None:
+            _check_option(key, methods)
+    given = [key if "." in key else f"{METHOD}.{key}" for key in options]
+    for method in methods:
+        varied: dict[str | None, str] = {}
+        for key in (key for key in vary if option_of(key) and reaches(key, method)):
+            rivals = [k for k in given if option_of(k) == option_of(key) and reaches(k, method)]
+            if rival := varied.get(option_of(key)) or next(iter(rivals), None):
+                raise ConfigError(
+                    f"--vary {key}: {method}'s {option_of(key)} is also given by {rival}; "
+                    "leave one out"
+                )
+            varied[option_of(key)] = key
+
+
+def _check_option(key: str, methods: Sequence[str]) -> None:
+    head, _, option = key.partition(".")
+    if option == "name":
+        raise ConfigError(f"{key}: a comparison takes its methods from --methods")
+    if head != METHOD and not is_method(head):
+        check_key(key, "option")
+    if head != METHOD and head not in methods:
+        raise ConfigError(
+            f"{key}: {head} is not among the methods that are run ({', '.join(methods)}); "
+            "add it to --methods, or leave this out"
+        )
+    asked = methods if head == METHOD else (head,)
+    known = {option: name for name in asked for option in method_options(name)}
+    if option not in known:
+        near = get_close_matches(option, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        whose = f"none of {', '.join(asked)} has" if head == METHOD else f"{head} does not have"
+        has = "they have" if head == METHOD else "it has"
+        raise ConfigError(
+            f"{key}: {whose} this option; {hint}{has} {', '.join(sorted(known)) or 'none'}"
+        )
