@@ -2,7 +2,8 @@
 
 The loop does the same steps on data that is on the GPU: a stream and a CUDA graph for every
 device (batch, crop, forward, auxiliary loss, backward, step), one for the server, events between
-them, and a few activations on their way. No clock, no messages, no merging, no evaluation: a floor.
+them, and a few activations on their way; the server takes the same share of the batches as in the
+simulation. No clock, no messages, no merging, no checks, no evaluation: a floor.
 The simulation's time is the difference between a long and a short run, so that its start, which a
 run pays once, is left out.
 
@@ -119,13 +120,20 @@ class BareLoop:
             self._recorded(devices, self._server_step(number, server)) for number in range(devices)
         ]
 
-    def epoch(self) -> None:
+    @property
+    def samples(self) -> int:
+        """That the devices train on in an epoch."""
+        return self.steps * self.size * len(self._device_steps)
+
+    def epoch(self, share: float = 1.0) -> None:
+        """``share``: of the batches that train the server side."""
         devices = len(self._device_steps)
         if self._compute.type != "cuda":
-            for _ in range(self.steps):
+            for step in range(self.steps):
                 for number in range(devices):
                     self._device_steps[number]()
-                    self._server_steps[number]()
+                    if _due(step, share):
+                        self._server_steps[number]()
             return
         streams, server = self._streams[:-1], self._streams[-1]
         used = [[torch.cuda.Event() for _ in range(AHEAD)] for _ in streams]  # type: ignore[no-untyped-call]
@@ -137,6 +145,8 @@ class BareLoop:
                     stream.wait_event(used[number][slot])
                     self._device_steps[number]()
                     made[number][slot].record(stream)
+                if not _due(step, share):
+                    continue
                 with torch.cuda.stream(server):
                     server.wait_event(made[number][slot])
                     self._server_steps[number]()
@@ -221,6 +231,10 @@ class BareLoop:
         return graph.replay
 
 
+def _due(step: int, share: float) -> bool:
+    return int((step + 1) * share) > int(step * share)
+
+
 def _one(tensors: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
     """With a dimension for the place in the ring."""
     return [(name, tensor.detach()[None]) for name, tensor in tensors.items()]
@@ -251,10 +265,12 @@ def measure(
     devices = len(runs[long].shares)
     loop = BareLoop(runs[short])
     loop.epoch()
-    run_experiment(runs[short])
+    results = {epochs: run_experiment(run) for epochs, run in runs.items()}
+    trained = results[long].device_samples - results[short].device_samples
+    share = (results[long].server_samples - results[short].server_samples) / trained
     floors, simulated = list[float](), list[float]()
     for _ in range(rounds):
-        floors.append(timed(loop.epoch))
+        floors.append(timed(lambda: loop.epoch(share)) * trained / loop.samples / (long - short))
         seconds = {
             epochs: timed(lambda run=run: run_experiment(run)) for epochs, run in runs.items()
         }
@@ -263,7 +279,8 @@ def measure(
     return {
         "what": f"an epoch of simulated FedOptima, {recipe.stem if recipe else 'VGG-5'}, "
         f"{devices} devices, against recorded graphs",
-        "samples of an epoch": loop.steps * loop.size * devices,
+        "samples of an epoch": trained / (long - short),
+        "share that the server trains on": share,
         "ratio": statistics.median(ratios),
         "ratios": ratios,
         "simulated seconds": simulated,

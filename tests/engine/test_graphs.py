@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.simulated_run import Interrupted
+from fedoptima.experiments.simulation import resume
 from fedoptima.trace.record import Record
-from tests.experiments.runs import CHURN, FLEET, set_up, without_metrics
+from tests.experiments.runs import CHURN, FLEET, data, network, run, set_up, without_metrics
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -89,3 +92,17 @@ def test_all_devices_replay_after_their_first_steps() -> None:
     for engine in assembly.device_engines.values():
         assert isinstance(engine, GraphedDevice)
         assert engine._forwards
+
+
+@pytest.mark.parametrize("method", ["fedoptima", "splitfed", "fl"])
+def test_a_run_that_was_stopped_ends_as_the_unbroken_one(method: str, tmp_path: Path) -> None:
+    whole = run(method=method, device="cuda")
+    left = iter(range(60))
+    with pytest.raises(Interrupted):
+        run(
+            method=method, device="cuda", out=tmp_path / "run",
+            interrupted=lambda: next(left, None) is None,
+        )  # fmt: skip
+    again = resume(tmp_path / "run", model=network(), train=data(), test=data(48, seed=1))
+    assert again.trace_digest == whole.trace_digest
+    assert again.weights_digest == whole.weights_digest
