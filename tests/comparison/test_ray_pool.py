@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import fedoptima
 from fedoptima.cli.app import app
 from fedoptima.comparison.execution import Order, RunState
-from fedoptima.comparison.ray_pool import RayShare, away, unpack
+from fedoptima.comparison.ray_pool import Home, RayShare, away, run_task, unpack
 from fedoptima.comparison.runner import compare, resume_comparison
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.simulated_run import Interrupted
@@ -26,11 +27,21 @@ from fedoptima.experiments.simulation import simulate
 from tests.comparison.recipes import CRASHES_ONCE, digests, tiny
 
 METHODS = ("fedasync", "fl")
-LENGTH = "stop.epochs=6"
+LOOKS_FOR_A_GPU = """
+import os
+from pathlib import Path
+from torch import nn
+
+def network(classes):
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    Path(__file__).with_name("seen").write_text(visible)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
+LENGTH = "stop.epochs=10"
 
 
 class Cluster:
-    """Two nodes of one CPU each."""
+    """Two nodes of one CPU each; the second claims to have a GPU."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as LocalCluster
@@ -38,8 +49,8 @@ class Cluster:
         small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
         head = {**small, "include_dashboard": False}
         self._cluster = LocalCluster(initialize_head=True, head_node_args=head)
-        self._small = small
-        self._second = self._cluster.add_node(**small)
+        self._other = {**small, "num_gpus": 1}
+        self._second = self._cluster.add_node(**self._other)
         self.address: str = self._cluster.address
 
     def on_second_node(self, folder: Path) -> bool:
@@ -52,7 +63,7 @@ class Cluster:
         self._cluster.remove_node(self._second, allow_graceful=False)
 
     def replace_second_node(self) -> None:
-        self._second = self._cluster.add_node(**self._small)
+        self._second = self._cluster.add_node(**self._other)
 
     def shutdown(self) -> None:
         self._cluster.shutdown()
@@ -175,6 +186,18 @@ def test_a_worker_that_dies_is_replaced_as_often_as_asked_for(
     assert row.mean is not None
 
 
+def test_a_run_gets_its_share_of_a_gpu_and_no_other_run_sees_one(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "looks.py").write_text(LOOKS_FOR_A_GPU)
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = tiny(tmp_path, "model.name=looks:network")
+    seen = tmp_path / "seen"
+    for gpus, visible in ((0.5, "0"), (0.0, "")):
+        assert not compare(recipe, methods="fl", dry=True, on=RayShare(gpus=gpus)).failed
+        assert seen.read_text() == visible
+
+
 def test_a_run_that_no_node_has_room_for_is_warned_of(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,6 +255,17 @@ def test_where_the_folder_is_not_seen_the_run_comes_back_and_can_be_resumed(tmp_
     simulate(recipe, out=tmp_path / "direct")
     direct = (tmp_path / "direct/summary.json").read_text()
     assert (there / "summary.json").read_text() == direct.replace("/direct", "/out/fl-seed1")
+
+
+def test_a_machine_with_another_version_says_so(tmp_path: Path) -> None:
+    order = Order(tiny(tmp_path), tmp_path / "run", dry=True, checkpoint_every=60.0)
+    home = Home(tmp_path / "mark", tmp_path, data=None, modules=())
+    state, files = run_task("0.0.1", 0, order, home, None, mailbox=None)
+    assert state.phase == "failed"
+    assert f"has fedoptima {fedoptima.__version__} and not 0.0.1; install the same" in str(
+        state.error
+    )
+    assert files is None
 
 
 @pytest.mark.parametrize(

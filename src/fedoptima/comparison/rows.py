@@ -58,7 +58,7 @@ class Run:
     weights_digest: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)  # of those varied
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Of its row."""
         return Case(self.method, tuple(self.settings.items())).label
@@ -132,6 +132,10 @@ class ComparedRuns:
             origin = f"{100 * TARGET_SHARE:.0f} % of the best accuracy of {chosen}"
         return f"{100 * self.target:.2f} % ({origin})"
 
+    def runs_of(self, label: str) -> Sequence[Run]:
+        """Of a row, by its label: in a comparison that is the method."""
+        return self._by_label.get(label, ())
+
     def failures(self) -> list[str]:
         """One line per error, with all runs that ended with it."""
         by_error: dict[str, list[str]] = {}
@@ -141,10 +145,15 @@ class ComparedRuns:
 
     # ---- from runs to rows -------------------------------------------------------------------
 
-    # By label: in a comparison that is the method.
+    @cached_property
+    def _by_label(self) -> Mapping[str, list[Run]]:
+        found: dict[str, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.label, []).append(run)
+        return found
 
     def _figures(self, label: str) -> list[Figures]:
-        return [run.figures for run in self.runs if run.label == label and run.figures]
+        return [run.figures for run in self.runs_of(label) if run.figures]
 
     def _best_accuracies(self) -> dict[str, float]:
         means = {
@@ -158,21 +167,21 @@ class ComparedRuns:
 
     def _times(self, label: str) -> list[float] | None:
         """Times to the target of every finished seed; None if one of them never reached it."""
-        finished = [run for run in self.runs if run.label == label and run.figures]
+        finished = self._figures(label)
         times = self._reached(label)
         return times if times and len(times) == len(finished) else None
 
     def _reached(self, label: str) -> list[float]:
         if self.target is None:
             return []
-        times = (run.time_to(self.target) for run in self.runs if run.label == label)
+        times = (run.time_to(self.target) for run in self.runs_of(label))
         return [time for time in times if time is not None]
 
     def _row(self, case: Case) -> Row:
         label = case.label
         figures, reached, times = self._figures(label), self._reached(label), self._times(label)
         reference = self._times(self.reference) if self.reference else None
-        runs = [run for run in self.runs if run.label == label]
+        runs = self.runs_of(label)
         return Row(
             method=case.method,
             settings=dict(case.settings),

@@ -205,11 +205,12 @@ def _run_missing(
         )
         for case, seed in pairs
     ]
-    missing = [order for order in orders if not RunFiles(order.directory).over]
+    finished = {order.directory for order in orders if RunFiles(order.directory).over}
+    missing = [order for order in orders if order.directory not in finished]
     kept = [
         replace(RunState.of(order), phase="done", share=1.0)
         for order in orders
-        if order not in missing
+        if order.directory in finished
     ]
     states = run_all(
         missing,

@@ -15,7 +15,7 @@ from fedoptima.reporting.figures.figure import Figure, Json, layout, short, titl
 from fedoptima.reporting.palette import METHODS, Look
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_WIDE = 20.0  # the largest value over the smallest from which an axis is logarithmic
+_WIDE = 8.0  # the largest value over the smallest from which an axis is logarithmic
 
 Measure = Callable[[Figures], float | None]
 
@@ -110,7 +110,7 @@ def _lines(sweep: ComparedRuns, axis: _Axis) -> list[_Line]:
         colour = METHODS.get(method, next(iter(METHODS.values()))).colour
         dash = _DASHES[next(used.setdefault(method, count())) % len(_DASHES)]
         points = [
-            (value, [run for run in sweep.runs if run.label == case.label])
+            (value, sweep.runs_of(case.label))
             for value in axis.values
             for case in members
             # What does not reach a method is the same for it everywhere.
