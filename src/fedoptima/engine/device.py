@@ -186,6 +186,7 @@ class DeviceEngine:
         self.losses = learner.take_losses()
         if not self._deferred:
             self.losses.check()
+        self._waiting.clear()
         tensors = learner.hand_over()  # the next round begins with another model
         if delta:
             return difference(tensors, self._received, learner.parameter_names())
