@@ -29,6 +29,13 @@ def test_an_evaluation_is_a_point_at_the_time_since_the_plan() -> None:
     assert account.epochs == 0.5
 
 
+def test_an_answer_that_nobody_asked_for_is_no_point() -> None:
+    course = CourseAccount()
+    for _ in range(2):  # the trace of a run may come from anywhere
+        course.observe(Record(1.0, SERVER, Evaluated(7, (("accuracy", 0.5),)), []))
+    assert not course.points
+
+
 def test_a_dry_evaluation_is_a_point_without_figures() -> None:
     account = course(
         told(0.0, SERVER, JobDone(1, PlanRun(()), DATA), Evaluate(1, 1.0, 3)),

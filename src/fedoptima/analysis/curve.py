@@ -70,7 +70,9 @@ class CourseAccount:
                 self._asked[effect.index] = effect
 
     def _evaluated(self, event: Evaluated, now: float) -> None:
-        asked, metrics = self._asked.pop(event.index), dict(event.metrics)
+        asked, metrics = self._asked.pop(event.index, None), dict(event.metrics)
+        if asked is None:  # in a file that somebody has changed
+            return
         self.points.append(
             Point(
                 now - self.began,
