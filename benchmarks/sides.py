@@ -82,6 +82,7 @@ class Comparison:
             weights: dict[str, dict[str, Tensor]] = {}
             for side in self._sides[:: -1 if number % 2 else 1]:
                 answer, weights[side.name] = self._run(side)
+                print(f"  {side.name}: {answer['seconds']:.2f} s", file=sys.stderr, flush=True)
                 self.figures[side.name].seconds.append(answer.pop("seconds"))
                 self.figures[side.name].more.append(answer)
             self._check(weights)
@@ -173,7 +174,8 @@ def _proportional_kb(pid: int) -> int:
 @contextmanager
 def one_core_in_use() -> Iterator[None]:
     """Another process computes all the time, on one core."""
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    program = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+    busy = subprocess.Popen([sys.executable, "-c", program])
     try:
         yield
     finally:
