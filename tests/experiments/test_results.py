@@ -142,7 +142,11 @@ DIVERGES = {"learning_rate": 1e30, "momentum": 0.0}
             Stalled,
             "every device.*server's model infinite.*lower the learning rate",
         ),
-        ({"device": DIVERGES}, Stalled, r"every device.*slow: the training loss.*lower the"),
+        (
+            {"device": DIVERGES},
+            Stalled,
+            r"every device.*slow, middle, fast: the training loss.*lower the",
+        ),
         (
             {"device": DIVERGES, "on_divergence": "end"},
             TrainingDiverged,

@@ -12,7 +12,8 @@ def who_is_left(devices: Mapping[NodeId, SimDevice]) -> str:
     away = sorted(name for name, device in devices.items() if not device.connected)
     by_reason: dict[str, list[str]] = {}
     for name, device in devices.items():
-        by_reason.setdefault(device.trouble, []).append(name)
+        # Without the name: devices with the same trouble are listed together.
+        by_reason.setdefault(device.trouble.replace(f" of {name} ", " "), []).append(name)
     fine = by_reason.pop("", [])
     troubles = _first_of(
         [
