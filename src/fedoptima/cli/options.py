@@ -31,6 +31,15 @@ ComputeDevice = Annotated[
     str | None,
     typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
 ]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Processes for the tensor work of a run, or auto: one per core where it pays.  "
+        "[default: the recipe's]",
+    ),
+]
 
 # ---- a run -------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedoptima.core.errors import ConfigError
 
@@ -21,6 +21,7 @@ def read_recipe(
     sets: list[str] | None = None,
     seed: int | None = None,
     device: str | None = None,
+    workers: str | None = None,
 ) -> Recipe:
     from fedoptima.config.load import load_recipe, read_toml
 
@@ -32,7 +33,22 @@ def read_recipe(
         overrides.append(f"seed={seed}")
     if device is not None:
         overrides.append(f"device={json.dumps(device)}")
+    if workers is not None:
+        overrides.append(f"workers={json.dumps(number_or_auto(workers))}")
     return load_recipe(path, overrides)
+
+
+def number_or_auto(workers: str) -> int | Literal["auto"]:
+    """What ``--workers`` says."""
+    if workers == "auto":
+        return "auto"
+    try:
+        number = int(workers)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ConfigError(f"--workers {workers}: give a number of processes from 1 on, or auto")
+    return number
 
 
 def _method_of(table: dict[str, object]) -> object:

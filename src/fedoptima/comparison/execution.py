@@ -29,6 +29,10 @@ Phase = Literal["waiting", "starting", "reading", "training", "done", "stopped",
 _OVER = ("done", "stopped", "failed")
 
 
+def workers_of(recipe: Recipe) -> int:
+    return 1 if recipe.workers == "auto" else recipe.workers
+
+
 @dataclass(frozen=True)
 class Order:
     """A run to start in ``directory``, or to resume if it is there already."""
@@ -39,6 +43,11 @@ class Order:
     checkpoint_every: float
     code: AllowedCode = ANY_CODE  # what the recipe may name
     label: str = ""  # the method and what else sets it apart; empty: the method
+
+    @property
+    def workers(self) -> int:
+        """Processes for its tensor work. Others use the machine, so it has none unless told to."""
+        return workers_of(self.recipe)
 
     @property
     def crash_report(self) -> Path:
@@ -113,10 +122,11 @@ def _execute(order: Order, reporter: _Reporter) -> None:
             if run.begun:
                 named = named_packages(order.recipe)  # by whoever ordered the run
                 allowed = named if order.code.modules is None else order.code.modules
-                resume(run.path, allow_modules=allowed, **hooks)
+                resume(run.path, allow_modules=allowed, workers=order.workers, **hooks)
             else:
                 given = Given(code=order.code)
-                start(order.recipe, given, out=run.path, dry=order.dry, **hooks)
+                recipe = order.recipe.model_copy(update={"workers": order.workers})
+                start(recipe, given, out=run.path, dry=order.dry, **hooks)
     finally:
         with suppress(OSError):  # it is not empty, as it should be
             run.path.rmdir()

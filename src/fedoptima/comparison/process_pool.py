@@ -43,7 +43,7 @@ class ProcessPool:
 
     def start(self, index: int, order: Order) -> None:
         free = (worker for worker in self._workers if worker not in self._busy)
-        worker = next(free, None) or self._start_worker()
+        worker = next(free, None) or self._start_worker(alone=order.workers == 1)
         self._busy[worker] = index
         with suppress(OSError):  # it has died: its next news
             worker.send(order)
@@ -67,10 +67,11 @@ class ProcessPool:
             with suppress(OSError):
                 worker.send("stop")
 
-    def _start_worker(self) -> Connection:
+    def _start_worker(self, *, alone: bool) -> Connection:
+        """``alone``: it starts no processes of its own."""
         context = get_context("spawn")  # not fork: CUDA and torch's threads do not survive it
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        process = context.Process(target=_work, args=(theirs,), daemon=alone)
         with ctrl_c_blocked():
             process.start()
             self._workers[ours] = process

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from fedoptima.comparison.execution import Line, Order, RunState, execute
+from fedoptima.comparison.execution import Line, Order, RunState, execute, workers_of
 from fedoptima.comparison.pool import Lost
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
@@ -65,7 +65,7 @@ class RayShare:
             raise ConfigError("gpus = 0: the recipe computes on a GPU; give its runs a share of it")
         if gpus > 1 and gpus != int(gpus):
             raise ConfigError(f"gpus = {gpus:g}: Ray shares one GPU, or gives whole ones")
-        cpus = float(recipe.threads or 1) if self.cpus is None else self.cpus
+        cpus = float((recipe.threads or 1) * workers_of(recipe)) if self.cpus is None else self.cpus
         if cpus < 0 or gpus < 0 or self.retries < 0 or cpus + gpus == 0:
             raise ConfigError(f"{self}: a run needs some of a CPU, and nothing is below 0")
         return replace(self, cpus=cpus, gpus=gpus)

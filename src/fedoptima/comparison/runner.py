@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedoptima.comparison.cases import Case
-from fedoptima.comparison.execution import Order, RunState
+from fedoptima.comparison.execution import Order, RunState, workers_of
 from fedoptima.comparison.folder import check_earlier, open_folder, read_about, write_result
 from fedoptima.comparison.pool import Pool, PoolObserver, run_all
 from fedoptima.comparison.process_pool import ProcessPool
@@ -51,7 +51,8 @@ class Execution:
         if jobs is not None and jobs < 1:
             raise ConfigError(f"jobs = {jobs}: must be at least 1")
         if self.on == "processes":
-            return ProcessPool(jobs or max(1, cores() // (recipe.threads or 1)))
+            each = (recipe.threads or 1) * workers_of(recipe)
+            return ProcessPool(jobs or max(1, cores() // each))
         if self.on != "ray" and not isinstance(self.on, RayShare):
             raise ConfigError(f"on = {self.on!r}: use 'processes' or 'ray'")
         share = self.on if isinstance(self.on, RayShare) else RayShare()

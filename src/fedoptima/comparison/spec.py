@@ -121,7 +121,7 @@ def recipe_of(about: About, case: Case | str, seed: int) -> Recipe:
         own = key if "." in key else f"{METHOD}.{key}"
         if (option := option_of(own)) is not None and reaches(own, method):
             options[option] = value
-    table = base.model_dump() | {"seed": seed}
+    table = base.model_dump() | {"seed": seed, "workers": base.workers}
     if (split := about.splits.get(_shared(case).label)) is not None:
         set_key(table, "split.at", split)
     for key, value in settings.items():

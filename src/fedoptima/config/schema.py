@@ -152,7 +152,11 @@ class Recipe(Strict):
     seed: int = Field(default=1, ge=0)
     device: str = "cpu"  # where the maths runs: "cpu", "cuda", "cuda:1"
     # Sums over several threads may round differently, so the number belongs to a run's identity.
-    threads: int | None = Field(default=None, ge=1)  # of torch; None: as many as torch takes
+    # None: 1 in a simulation; over the network as many as torch takes.
+    threads: int | None = Field(default=None, ge=1)  # of torch, in a job
+    # Processes that do the tensor work of a simulation. They change no bit of the result, so the
+    # number does not belong to a run's identity and is not stored with it.
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(default="auto", exclude=True)
     model: Named
     data: DataConfig
     fleet: FleetConfig | None = None  # needed in simulation; real devices report their own speeds

@@ -26,9 +26,12 @@ def merge(
             if tensor.is_floating_point():
                 # Starting from the first part, not from zero times base: exact when keep is 0.
                 total = tensor * keep if keep else None
+                share = torch.empty_like(tensor)  # one for all: fresh memory takes as long as sums
                 for weight, part in parts:
-                    share = part[name] * weight
-                    total = share if total is None else total + share
+                    if total is None:
+                        total = part[name] * weight
+                    else:
+                        total += torch.mul(part[name], weight, out=share)
                 merged[name] = tensor.clone() if total is None else total
             else:
                 merged[name] = _latest(tensor, [part[name] for _, part in parts])

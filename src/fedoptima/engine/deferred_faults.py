@@ -103,6 +103,13 @@ class DeferredFaults:
 
     def read(self) -> dict[NodeId, ProtocolViolation]:
         """Devices that something is wrong with; each is named once."""
+        found = self.faults()
+        for device in found:
+            self.forget(device)
+        return found
+
+    def faults(self) -> dict[NodeId, ProtocolViolation]:
+        """Devices that something is wrong with."""
         found: dict[NodeId, ProtocolViolation] = {}
         rows = self._table.tolist() if self._places else []
         for device, place in sorted(zip(self._places, range(len(self._places)), strict=True)):
@@ -110,7 +117,6 @@ class DeferredFaults:
                 NotedFaults(self._allowed, torch.tensor(rows[place])).check()
             except ProtocolViolation as error:
                 found[device] = error
-                self.forget(device)
         return found
 
     # ---- checkpoint --------------------------------------------------------------------------

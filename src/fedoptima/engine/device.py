@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -188,14 +188,42 @@ class DeviceEngine:
             self.losses.check()
         self._waiting.clear()
         tensors = learner.hand_over()  # the next round begins with another model
-        if delta:
-            return difference(tensors, self._received, learner.parameter_names())
-        return tensors
+        received, self._received = self._received, {}
+        return difference(tensors, received, learner.parameter_names()) if delta else tensors
 
     def _learning(self) -> Learner:
         if self._learner is None:
             raise InvariantBroken(f"{self._node} works without having prepared")
         return self._learner
+
+    # ---- between two rounds ------------------------------------------------------------------
+
+    def set_aside(self) -> tuple[dict[str, object], Tensors]:
+        """What a device keeps between two rounds, as `save` returns it; here nothing is kept."""
+        self._batch = None
+        state, tensors = self._learning().set_aside()
+        return {"plan": self._plan, "learner": state, "waiting": []}, tensors
+
+    def take_up(self, state: Mapping[str, object], tensors: Tensors) -> None:
+        """What another engine of this device has set aside or saved."""
+        if state["plan"] != self._plan or self._learner is None:
+            self.reset()
+            if state["plan"]:
+                self._prepare(cast(str, state["plan"]))
+        if state["plan"] and not state["waiting"] and not _holds_model(tensors):
+            self._learning().take_up(cast(Mapping[str, object], state["learner"]), tensors)
+        else:
+            self.restore(state, tensors)
+
+    def inspect(self, update: Payload) -> Exception | None:
+        """What is wrong with the update that was exported last, or with the losses before it."""
+        try:
+            if self.losses is not None:
+                self.losses.check()
+            self._expected_model().check(update)
+        except (TrainingDiverged, ProtocolViolation) as error:
+            return error
+        return None
 
     # ---- checkpoint --------------------------------------------------------------------------
 
@@ -229,3 +257,8 @@ class DeviceEngine:
             for name, tensor in tensors.items()
             if name.startswith("received.")
         }
+
+
+def _holds_model(tensors: Tensors) -> bool:
+    """Or a round has begun."""
+    return any(name.startswith(("model.", "received.")) for name in tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -15,22 +15,29 @@ class Evaluator:
     def __init__(self, task: Task, plan: Plan) -> None:
         self._task = task
         self._plan = plan
-        self._spares: list[list[nn.Module]] = []  # both sides, not in use
+        self._spares: list[Sequence[nn.Module]] = []  # both sides, not in use
 
     def of(self, weights: Mapping[str, Tensor]) -> Callable[[], Metrics]:
         """Takes a copy of the weights; the result may be called later and on any thread."""
-        spares = self._spares
-        sides = spares.pop() if spares else self._more_sides()
-        for side in sides:
-            side.load_state_dict({name: weights[name] for name in side.state_dict()})
+        sides = self.load(weights)
 
         def measure() -> Metrics:
             try:
                 return self._task.evaluate(sides)
             finally:
-                spares.append(sides)
+                self.give_back(sides)
 
         return measure
+
+    def load(self, weights: Mapping[str, Tensor]) -> Sequence[nn.Module]:
+        """Both sides with these weights, to be given back."""
+        sides = self._spares.pop() if self._spares else self._more_sides()
+        for side in sides:
+            side.load_state_dict({name: weights[name] for name in side.state_dict()})
+        return sides
+
+    def give_back(self, sides: Sequence[nn.Module]) -> None:
+        self._spares.append(sides)
 
     def _more_sides(self) -> list[nn.Module]:
         # Not copies of those that train: a module that has run may not be copyable.

@@ -14,7 +14,13 @@ from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.engine.host_copy import HostCopy
 from fedoptima.engine.losses import Losses
 from fedoptima.engine.network import Network
-from fedoptima.engine.optimizer import STATE, build_optimizer, rate_factor
+from fedoptima.engine.optimizer import (
+    STATE,
+    build_optimizer,
+    entries_to_save,
+    rate_factor,
+    saved_entries,
+)
 from fedoptima.engine.payloads import Tensors, copy_of
 
 
@@ -268,13 +274,9 @@ class Learner:
     def save(self) -> tuple[dict[str, object], Tensors]:
         held = {} if self._memory is _Memory.NONE else self._tensors
         tensors = {f"model.{name}": t for name, t in copy_of(held).items()}
-        kinds: dict[str, object] = {}
+        kinds, kept = entries_to_save(self._optimizer, self._parameters)
+        tensors |= copy_of(kept)
         for index, parameter in enumerate(self._parameters):
-            for key, value in self._optimizer.state.get(parameter, {}).items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{index}.{key}"] = value.detach().clone()
-                else:
-                    kinds[f"{index}.{key}"] = value
             if parameter.grad is not None:
                 tensors[f"gradient.{index}"] = parameter.grad.detach().clone()
         tensors["loss"] = self._loss.clone()
@@ -285,32 +287,27 @@ class Learner:
             tensors |= {f"before.{index}": tensor for index, tensor in before}
         return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
 
+    def set_aside(self) -> tuple[dict[str, object], Tensors]:
+        """What `save` returns after `release`, without copies: it is no longer held here."""
+        kinds, tensors = entries_to_save(self._optimizer, self._parameters)
+        self._optimizer.state.clear()
+        tensors["loss"] = self._loss
+        return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
+
+    def take_up(self, state: Mapping[str, object], tensors: Tensors) -> None:
+        """What was set aside; the tensors are used where they are."""
+        self._restore_optimizer(state, tensors)
+        self._loss = tensors["loss"].clone()
+        self._losses = int(cast(int, state["losses"]))
+
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
         if all(f"model.{name}" in tensors for name in self._tensors):
             self._take_in(tensors, "model.")
         else:
             self.release()
         self.drop_gradients()
-        if not self._static:
-            self._optimizer.state.clear()
-        entries: dict[str, object] = dict(cast(Mapping[str, object], state["optimizer"]))
-        for name, tensor in tensors.items():
-            if name.startswith("optimizer."):
-                # Adam counts its steps on the CPU, so that no step waits for a GPU; a fused one
-                # on the GPU.
-                counts = name.endswith(".step") and not self._fused
-                own = tensor.cpu() if counts else tensor
-                entries[name.removeprefix("optimizer.")] = own.clone()
-        for place, value in entries.items():
-            number, key = place.split(".", 1)
-            parameter = self._parameters[int(number)]
-            own = self._optimizer.state.setdefault(parameter, {})
-            if self._static and isinstance(value, Tensor):
-                own[key].copy_(value)
-            else:
-                own[key] = value
-        self._rate = float(cast(float, state["rate"]))
-        self._set_rate()
+        own = {name: t.clone() for name, t in tensors.items() if name.startswith("optimizer.")}
+        self._restore_optimizer(state, own)
         for index, parameter in enumerate(self._parameters):
             gradient = tensors.get(f"gradient.{index}")
             parameter.grad = None if gradient is None else gradient.clone()
@@ -325,6 +322,19 @@ class Learner:
             else:
                 self._buffers_before = kept
         self._losses = int(cast(int, state["losses"]))
+
+    def _restore_optimizer(self, state: Mapping[str, object], tensors: Tensors) -> None:
+        if not self._static:
+            self._optimizer.state.clear()
+        kinds = cast(Mapping[str, object], state["optimizer"])
+        for number, key, value in saved_entries(kinds, tensors, fused=self._fused):
+            own = self._optimizer.state.setdefault(self._parameters[number], {})
+            if self._static and isinstance(value, Tensor):
+                own[key].copy_(value)
+            else:
+                own[key] = value
+        self._rate = float(cast(float, state["rate"]))
+        self._set_rate()
 
     def restore_buffers(self, tensors: Tensors) -> None:
         """Restore what a forward pass changes, without autograd noticing."""

@@ -242,9 +242,9 @@ class ServerEngine(ServerAdmission):
         """
         if self._evaluator is None:
             raise InvariantBroken("nothing to evaluate before there is a plan")
-        return self._evaluator.of(self._weights())
+        return self._evaluator.of(self.weights())
 
-    def _weights(self) -> Tensors:
+    def weights(self) -> Tensors:
         """Both sides as one, without the auxiliary network: to be read, not kept.
 
         By names, since a model trained whole may call a part of itself "aux".
@@ -256,7 +256,7 @@ class ServerEngine(ServerAdmission):
         """Both sides as one: loads into the plain model."""
         if self.plan is None:
             raise InvariantBroken("there is no model before there is a plan")
-        return {name: tensor.detach().cpu().clone() for name, tensor in self._weights().items()}
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.weights().items()}
 
     # ---- checkpoint --------------------------------------------------------------------------
 

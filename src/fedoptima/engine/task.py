@@ -20,7 +20,9 @@ from fedoptima.core.robust import RobustBarrier
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.engine.evaluation import (
     Loss,
+    Sums,
     batch_within_memory,
+    evaluate_batch,
     forward_pass,
     start_evaluation,
 )
@@ -134,9 +136,30 @@ class Task:
     ) -> Callable[[], Metrics]:
         """The same, to be waited for later: the sides are in use until then."""
         data = self.validation if data is None else data
-        batch = self.evaluation_batch or batch_within_memory(self._trial[1], self.compute)
         return start_evaluation(
-            sides, data, batch, prepare=self.dataset.prepare, forward=self.forward, loss=self.loss
+            sides,
+            data,
+            self.evaluated_at_once,
+            prepare=self.dataset.prepare,
+            forward=self.forward,
+            loss=self.loss,
+        )
+
+    @property
+    def evaluated_at_once(self) -> int:
+        """Samples in a batch of an evaluation."""
+        return self.evaluation_batch or batch_within_memory(self._trial[1], self.compute)
+
+    def evaluate_batch(self, sides: Sequence[nn.Module], number: int) -> Sums:
+        """One of the batches that an evaluation on a CPU has; `evaluation.joined` adds them up."""
+        return evaluate_batch(
+            sides,
+            self.validation,
+            number,
+            self.evaluated_at_once,
+            prepare=self.dataset.prepare,
+            forward=self.forward,
+            loss=self.loss,
         )
 
     def check_model(self) -> None:

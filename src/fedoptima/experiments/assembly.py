@@ -47,6 +47,7 @@ class Assembly:
     simulation: Simulation
     server_engine: SimulatedEngine
     device_engines: Mapping[NodeId, SavedEngine]
+    executor: Executor
 
     @property
     def engines(self) -> dict[NodeId, SavedEngine]:
@@ -98,7 +99,7 @@ def assemble_dry(
     devices = {d: DryDeviceEngine(server, batches[d]) for d in experiment.fleet.devices}
     executor = Dry(server, devices)
     simulation = build_simulation(experiment, executor, lambda: server.plan, observers)
-    return Assembly(simulation, server, devices)
+    return Assembly(simulation, server, devices, executor)
 
 
 def build_simulation(

@@ -18,7 +18,7 @@ from fedoptima.core.method import Method
 from fedoptima.core.plan import Plan
 from fedoptima.core.ranges import unusual_speeds
 from fedoptima.core.seeding import derive
-from fedoptima.core.types import NodeId
+from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.data.partition import by_file, dirichlet, hold_out, iid
@@ -33,11 +33,13 @@ from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, bu
 from fedoptima.experiments.device_engines import BuildEngine, device_engine, device_loader
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import build_method, plan_settings
+from fedoptima.experiments.workers import workers_for
 from fedoptima.models.registry import build_model
 from fedoptima.named_code import AllowedCode
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.executor import Executor, Inline, OnStreams
 from fedoptima.sim.fleet import Fleet, build_fleet
+from fedoptima.sim.processes.executor import Processes, WorkedElsewhere
 from fedoptima.trace.record import RecordObserver
 
 
@@ -122,7 +124,12 @@ class Experiment(RunSetup, Simulated):
         return self.task.compute
 
     def assemble(self, observers: Sequence[RecordObserver], *, dry: bool) -> Assembly:
-        return assemble(self, observers, dry=dry)
+        return assemble(self, observers, dry=dry, workers=1 if dry else self.workers)
+
+    @property
+    def workers(self) -> int:
+        """Processes for the tensor work of a run that is not dry."""
+        return workers_for(self.recipe, self.task, list(self.batches.values()))
 
     @property
     def unusual(self) -> Mapping[NodeId, str]:
@@ -148,6 +155,7 @@ def prepare(
     dry: bool = False,
 ) -> Experiment:
     fleet = build_fleet(recipe.fleet, recipe.seed)
+    recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
     run = prepare_run(recipe, len(fleet.devices), given, progress, dry=dry)
     shares = share_out(run.task.dataset, recipe, list(fleet.devices))
     return Experiment(run.recipe, run.method, run.task, fleet, shares)
@@ -184,14 +192,19 @@ def assemble(
     dry: bool = False,
     build_engine: BuildEngine | None = None,
     graphs: bool = True,
+    workers: int = 1,
 ) -> Assembly:
     """``build_engine``: makes a device's engine; `device_engine` by default.
 
-    ``graphs``: on a GPU, record training steps; without, they are the reference.
+    ``graphs``: on a GPU, record training steps; without, they are the reference. ``workers``:
+    processes for the tensor work, if more than one; `executor.close` ends them.
     """
     recipe, task = experiment.recipe, experiment.task
     if dry:
         return assemble_dry(experiment, task, observers)
+    build = build_engine or partial(device_engine, deferred=True)
+    if workers > 1:
+        return _in_processes(experiment, observers, build, workers)
     server: ServerEngine
     engines: Mapping[NodeId, DeviceEngine]
     executor: Executor
@@ -205,10 +218,25 @@ def assemble(
         executor = OnStreams(graphed, recorded, settle)
     else:
         server = ServerEngine(task, deferred=True)
-        build = build_engine or partial(device_engine, deferred=True)
         engines = {
             device: build(recipe, task, device, rows) for device, rows in experiment.shares.items()
         }
         executor = Inline(server, engines)
     simulation = build_simulation(experiment, executor, lambda: server.plan, observers)
-    return Assembly(simulation, server, engines)
+    return Assembly(simulation, server, engines, executor)
+
+
+def _in_processes(
+    experiment: Experiment,
+    observers: Sequence[RecordObserver],
+    build: BuildEngine,
+    workers: int,
+) -> Assembly:
+    recipe, task, shares = experiment.recipe, experiment.task, experiment.shares
+    executor = Processes(
+        *(task, experiment.batches),
+        *(lambda device: build(recipe, task, device, shares[device]), workers),
+    )
+    simulation = build_simulation(experiment, executor, lambda: executor.plan, observers)
+    engines = {node: WorkedElsewhere(executor, node) for node in (SERVER, *shares)}
+    return Assembly(simulation, engines.pop(SERVER), engines, executor)

@@ -74,7 +74,10 @@ def run_experiment(
         )
     with nullcontext() if dry else _deterministic(experiment.recipe):
         run = _Run(experiment, directory, dry)
-        return run.run(resume, checkpoint_every, observer, interrupted)
+        try:
+            return run.run(resume, checkpoint_every, observer, interrupted)
+        finally:
+            run.close()
 
 
 def _deterministic(recipe: Recipe) -> AbstractContextManager[None]:
@@ -131,6 +134,9 @@ class _Run:
             reason, failure = self._explain(simulation.outcome.reason), simulation.failure
             raise run_failed(reason, failure) from failure
         return self._finish(simulation.outcome.reason)
+
+    def close(self) -> None:
+        self._assembly.executor.close()
 
     def _record(self, record: Record) -> None:
         self._trace.write(record)

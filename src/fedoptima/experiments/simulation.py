@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedoptima.config.load import as_recipe, validate
 from fedoptima.config.schema import Recipe
@@ -43,6 +43,7 @@ def simulate(
     seed: int | None = None,
     device: str | None = None,
     threads: int | None = None,
+    workers: int | Literal["auto"] | None = None,
     loss: Loss | None = None,
     out: str | Path | None = None,
     dry: bool = False,
@@ -79,6 +80,7 @@ def simulate(
             "seed": seed,
             "device": device,
             "threads": threads,
+            "workers": workers,
         },
     )
     return start(
@@ -140,6 +142,7 @@ def resume(
     test: object = None,
     loss: Loss | None = None,
     allow_modules: Sequence[str] = (),
+    workers: int | Literal["auto"] = "auto",
     checkpoint_every: float = 60.0,
     observer: SimulationObserver | None = None,
     progress: ReadingProgress = lambda *_: None,
@@ -157,6 +160,7 @@ def resume(
     data, code = given_data(train, test, recipe.data.options), allow(allow_modules)
     given = Given(model, data, loss, code)
     given.check(recipe, run.path)
+    recipe = recipe.model_copy(update={"workers": workers})
     return run_experiment(
         _prepare(recipe, given, progress, dry=dry),
         directory=run,
@@ -188,4 +192,5 @@ def _resolve(recipe: Recipe | str | Path | None, parts: Options) -> Recipe:
     base = as_recipe(recipe)
     if not given:
         return base
-    return validate(Recipe, {**base.model_dump(exclude_unset=True), **given}, "simulate()")
+    kept = {**base.model_dump(exclude_unset=True), "workers": base.workers}
+    return validate(Recipe, {**kept, **given}, "simulate()")

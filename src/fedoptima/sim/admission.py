@@ -15,7 +15,7 @@ from fedoptima.core.events import Received, Rejected
 from fedoptima.core.machine import rejected
 from fedoptima.core.messages import Failed, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, PayloadId
-from fedoptima.sim.executor import Executor, Inspection
+from fedoptima.sim.executor import Executor, Inspection, LateFailure
 from fedoptima.sim.state import EnvelopeArrives
 
 Verdict = tuple[str, bool, bool]  # what is wrong; with the device's loss; not finite
@@ -51,6 +51,8 @@ class Admission:
                     inspection.check()
         except TrainingDiverged as error:  # over the network the device finds it out by itself
             return Received(device, session, Failed(describe(error), diverged=True))
+        except LateFailure as error:
+            return Received(device, session, Failed(str(error), diverged=error.diverged))
         except ProtocolViolation as error:
             return rejected(device, session, error)
         return Received(device, session, message)
@@ -64,6 +66,8 @@ class Admission:
             for payload, inspection in inspections.items():
                 try:
                     inspection.check()
+                except LateFailure as error:
+                    found.setdefault(device, {})[payload] = (str(error), False, error.diverged)
                 except (TrainingDiverged, ProtocolViolation) as error:
                     kinds = isinstance(error, TrainingDiverged), isinstance(error, NotFinite)
                     found.setdefault(device, {})[payload] = (str(error), *kinds)

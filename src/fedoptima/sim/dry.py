@@ -154,6 +154,8 @@ class Dry:
 
     def settle(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 def part_size(whole: int, part: int, parts: int) -> int:
     """How many samples `torch.tensor_split` gives to a part."""

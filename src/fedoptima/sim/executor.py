@@ -16,7 +16,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.errors import (
+    FedOptimaError,
+    ProtocolViolation,
+    TrainingDiverged,
+    describe,
+)
 from fedoptima.core.events import Metrics
 from fedoptima.core.jobs import Job
 from fedoptima.core.machine import ComputeEngine, Outcome
@@ -29,12 +34,21 @@ if TYPE_CHECKING:  # a dry run may do without torch
     from fedoptima.engine.payload_validation import Values
 
 
+class LateFailure(FedOptimaError):
+    """A device's job, whose result is declared already, has failed."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(describe(cause))
+        self.diverged = isinstance(cause, TrainingDiverged)
+
+
 class Inspection(Protocol):
     """Of an update that a device has sent: begun when it was sent, read when it arrives."""
 
     def check(self) -> None:
         """Raise TrainingDiverged if the device's own loss is not finite, ProtocolViolation if the
-        update, or a batch before it, has values that must not be used."""
+        update, or a batch before it, has values that must not be used, LateFailure if the update
+        could not be computed."""
 
 
 class Executor(Protocol):
@@ -57,6 +71,9 @@ class Executor(Protocol):
 
     def settle(self) -> None:
         """Wait until all results have their values."""
+
+    def close(self) -> None:
+        """End what works for it; nothing is asked of it any more."""
 
 
 # ---- all maths at once, in the order of the virtual clock ----------------------------------------
@@ -131,6 +148,8 @@ class Inline:
 
     def settle(self) -> None:
         """Nothing is ever left to do."""
+
+    def close(self) -> None: ...
 
 
 # ---- on a GPU, a stream for each node ------------------------------------------------------------

@@ -43,6 +43,7 @@ def compare(
     ] = None,
     sets: many_runs.Sets = None,
     device: options.ComputeDevice = None,
+    workers: options.Workers = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +71,7 @@ def compare(
     if folder is not None:
         asked: dict[str, object] = {"RECIPE": recipe, "--methods": methods, "--seeds": seeds}
         asked |= {"--seed": seed, "--target": target, "--set": sets, "--device": device}
-        asked |= {"--out": out, "--dry": dry or None}
+        asked |= {"--out": out, "--dry": dry or None, "--workers": workers}
         comparison = many_runs.resume(folder, asked, allow_modules or (), execution)
     elif recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima compare recipes/demo_digits.toml")
@@ -80,7 +81,7 @@ def compare(
         from fedoptima.experiments.run_directory import fresh_directory
 
         own, options = sort_sets(sets or [])
-        changed = read_recipe(recipe, sets=own, device=device)
+        changed = read_recipe(recipe, sets=own, device=device, workers=workers)
         folder = out or fresh_directory(Path("runs"), f"{changed.name}-compare")
         begin = partial(
             run_comparison,

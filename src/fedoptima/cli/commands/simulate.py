@@ -16,7 +16,13 @@ from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console
-from fedoptima.cli.recipe_options import allowance, naming, read_recipe, refuse_with_resume
+from fedoptima.cli.recipe_options import (
+    allowance,
+    naming,
+    number_or_auto,
+    read_recipe,
+    refuse_with_resume,
+)
 from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.cli.views.outcome import show_result
 from fedoptima.cli.views.progress import view_of
@@ -35,6 +41,7 @@ def simulate(
     sets: options.Sets = None,
     seed: options.Seed = None,
     device: options.ComputeDevice = None,
+    workers: options.Workers = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -62,9 +69,11 @@ def simulate(
         asked = {"RECIPE": recipe, "--method": method, "--set": sets, "--seed": seed}
         asked |= {"--device": device, "--out": out, "--dry": dry or None}
         refuse_with_resume(asked)
-        result = _resume(run, allow_modules or (), checkpoint_every, tracking, quiet)
+        result = _resume(run, allow_modules or (), workers, checkpoint_every, tracking, quiet)
     elif recipe is not None:
-        changed = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
+        changed = read_recipe(
+            recipe, method=method, sets=sets, seed=seed, device=device, workers=workers
+        )
         with naming(recipe):
             result = _start(changed, out, dry, checkpoint_every, tracking, quiet)
     else:
@@ -96,6 +105,7 @@ def _start(
 def _resume(
     folder: Path,
     allowed: Sequence[str],
+    workers: str | None,
     checkpoint_every: float,
     tracking: TrackingOptions,
     quiet: bool,
@@ -106,7 +116,13 @@ def _resume(
     run, recipe, _ = RunDirectory.open(folder)
     if run.over:
         return run.read_result()
-    resumed = partial(resume_run, folder, allow_modules=allowed, checkpoint_every=checkpoint_every)
+    resumed = partial(
+        resume_run,
+        folder,
+        allow_modules=allowed,
+        workers=number_or_auto(workers or "auto"),
+        checkpoint_every=checkpoint_every,
+    )
     tracked = partial(tracking.open, recipe, folder, mode=Mode.SIMULATED, resumed=True)
     return _watched(resumed, recipe, folder, tracked, quiet)
 

@@ -53,6 +53,7 @@ def sweep(
     ] = None,
     sets: many_runs.Sets = None,
     device: options.ComputeDevice = None,
+    workers: options.Workers = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -81,7 +82,7 @@ def sweep(
     if folder is not None:
         asked: dict[str, object] = {"RECIPE": recipe, "--vary": vary, "--methods": methods}
         asked |= {"--seeds": seeds, "--seed": seed, "--target": target, "--set": sets}
-        asked |= {"--device": device, "--out": out, "--dry": dry or None}
+        asked |= {"--device": device, "--out": out, "--dry": dry or None, "--workers": workers}
         result = many_runs.resume(folder, asked, allow_modules or (), execution)
     elif recipe is None:
         raise ConfigError(f"no RECIPE; for example: {_EXAMPLE}")
@@ -93,7 +94,7 @@ def sweep(
         from fedoptima.experiments.run_directory import fresh_directory
 
         own, options = sort_sets(sets or [])
-        changed = read_recipe(recipe, sets=own, device=device)
+        changed = read_recipe(recipe, sets=own, device=device, workers=workers)
         folder = out or fresh_directory(Path("runs"), f"{changed.name}-sweep")
         begin = partial(
             run_sweep,

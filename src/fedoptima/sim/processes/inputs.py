@@ -1,0 +1,37 @@
+"""The payloads that a job works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fedoptima.core.jobs import Backward, Job, LoadModel, Merge, RobustMerge, ServerStep
+from fedoptima.core.types import Payload, PayloadId
+
+
+def inputs_of(job: Job) -> dict[PayloadId, object]:
+    """Their values."""
+    match job:
+        case LoadModel(data=payload) | ServerStep(data=payload) | Backward(gradient=payload):
+            return {payload.id: payload.value}
+        case Merge():
+            found = {part.data.id: part.data.value for part in job.parts}
+            bases = job.bases if isinstance(job, RobustMerge) else ()
+            return found | {base.id: base.value for base in bases if base is not None}
+    return {}
+
+
+def with_inputs(job: Job, change: Callable[[Payload], Payload]) -> Job:
+    """The same job with other payloads."""
+    match job:
+        case LoadModel() | ServerStep():
+            return replace(job, data=change(job.data))
+        case Backward():
+            return replace(job, gradient=change(job.gradient))
+        case Merge():
+            parts = tuple(replace(part, data=change(part.data)) for part in job.parts)
+            if isinstance(job, RobustMerge):
+                bases = tuple(None if base is None else change(base) for base in job.bases)
+                return replace(job, parts=parts, bases=bases)
+            return replace(job, parts=parts)
+    return job

@@ -1,0 +1,73 @@
+"""Jobs that have declared their results and wait to be computed."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fedoptima.core.types import NodeId
+from fedoptima.sim.processes.messages import Aside, Declared, Done, Work
+from fedoptima.sim.processes.shared_memory import SharedTensors
+
+
+class Item:
+    """A job, or other work of a node that has its place among the jobs."""
+
+    __slots__ = (
+        *(
+            "cost",
+            "declared",
+            "missing",
+            "node",
+            "number",
+            "queued",
+            "reply",
+            "value",
+            "void",
+            "work",
+        ),
+    )
+
+    def __init__(
+        self,
+        number: int,
+        node: NodeId,
+        work: Work,
+        declared: Declared | None = None,
+        value: SharedTensors | None = None,
+    ) -> None:
+        self.number = number
+        self.node = node
+        self.work: Work | None = work  # None once it is done
+        self.declared = declared
+        self.value = value  # of the result; None once it is done
+        self.missing = 0  # payloads that are not there yet
+        self.void = False  # one of them could not be computed
+        self.queued = False
+        self.cost = 0  # bytes that it uses and makes
+        self.reply: Done | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.reply is not None
+
+    @property
+    def result(self) -> Done:
+        assert self.reply is not None
+        return self.reply
+
+
+class Queue:
+    """The jobs of a node that no worker has been sent yet."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+        self.items: deque[Item] = deque()
+        self.worker: int | None = None  # that has the node's state
+        self.closing = False  # the last job of a round is under way
+        self.aside: Aside | None = None  # a device's state between two rounds
+        self.received: object = None  # the model that this round began with: still in use
+        self.error: Exception | None = None  # a device with one can do nothing any more
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.items) and not self.items[0].missing and not self.closing

@@ -1,0 +1,270 @@
+"""Which worker does what next.
+
+Each node's jobs come in their order, and none before the payloads that it uses. A worker finishes
+the rounds that it has begun before it begins another, so that few devices are in the middle of one
+and take up memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from fedoptima.core.jobs import ExportModel, LoadModel
+from fedoptima.core.types import SERVER, NodeId
+from fedoptima.engine.payloads import Tensors
+from fedoptima.sim.processes.crew import Crew
+from fedoptima.sim.processes.messages import Aside, Declared, Done, Order, Reset, Work
+from fedoptima.sim.processes.queues import Item, Queue
+from fedoptima.sim.processes.shared_memory import Layout, Place, SharedTensors
+
+_LOW = 1  # a worker with so many orders left is sent more
+_AT_ONCE = 32  # orders of a device in one letter
+_MOST_JOBS = 2000  # that the clock may be ahead
+_MOST_BYTES = 2**29  # of what they work on
+_LOOKED_AT = 8  # devices that could begin a round
+_FIRST = 0  # the worker that has the server
+
+
+class Schedule:
+    def __init__(
+        self,
+        crew: Crew,
+        workers: int,
+        queues: Mapping[NodeId, Queue],
+        new_value: Callable[[], SharedTensors],
+    ) -> None:
+        self._crew = crew
+        self._queues = queues
+        self._new_value = new_value
+        self._server = queues[SERVER]
+        self._server.worker = _FIRST
+        self._left = [0] * workers  # orders that are not done
+        self._under_way: dict[int, Item] = {}
+        self._ready: list[dict[NodeId, Queue]] = [{} for _ in range(workers)]  # devices they have
+        self._free: dict[NodeId, Queue] = {}  # devices ready for any worker
+        self._layouts: dict[Layout, Layout] = {}  # equal ones are sent once in a letter
+        self._number = 0
+        self._jobs = self._bytes = 0  # not done
+        self.error: Exception | None = None  # that the server's work has raised
+
+    def add(
+        self,
+        node: NodeId,
+        work: Work,
+        inputs: Iterable[SharedTensors] = (),
+        declared: Declared | None = None,
+        value: SharedTensors | None = None,
+    ) -> Item:
+        while self._jobs >= _MOST_JOBS or self._bytes >= _MOST_BYTES:
+            self._step(wait=True)
+        item = self._item(node, work, declared, value)
+        for needed in inputs:
+            if needed.failed:
+                item.void = True
+            elif needed.place is None:
+                needed.waiting.append(item)
+                item.missing += 1
+            else:
+                item.cost += needed.place.nbytes
+        item.cost += declared.nbytes if declared else 0
+        item.queued = True
+        self._jobs += 1
+        self._bytes += item.cost
+        queue = self._queues[node]
+        queue.items.append(item)
+        if len(queue.items) == 1:
+            self._look_at(queue)
+        if min(self._left) <= _LOW:
+            self._step(wait=False)
+        return item
+
+    def wait(self, over: Callable[[], bool]) -> None:
+        """Until ``over``. What the server's work has raised is raised here."""
+        while self.error is None and not over():
+            self._step(wait=True)
+        if self.error is not None:
+            raise self.error
+
+    def all_done(self) -> bool:
+        return not self._jobs
+
+    def ask(self, node: NodeId, work: Work) -> Done:
+        """The worker that has the node, which has nothing else to do."""
+        worker = self._queues[node].worker
+        assert worker is not None
+        item = self._item(node, work)
+        self._send(worker, [(item, Order(item.number, node, work))])
+        self.wait(lambda: item.done)
+        return _sound(item.result)
+
+    def share_out(self, works: Sequence[Work]) -> list[Done]:
+        """Have urgent work done by all workers, each as much as it can."""
+        waiting, items, busy = deque(works), list[Item](), dict[int, Item]()
+        while waiting or busy:
+            for worker in range(len(self._left)):
+                if waiting and worker not in busy:
+                    item = busy[worker] = self._item(SERVER, waiting.popleft())
+                    items.append(item)
+                    assert item.work is not None
+                    self._send(worker, [(item, Order(item.number, SERVER, item.work))])
+            self._step(wait=True)
+            busy = {worker: item for worker, item in busy.items() if not item.done}
+        return [_sound(item.result) for item in items]
+
+    def _item(
+        self,
+        node: NodeId,
+        work: Work,
+        declared: Declared | None = None,
+        value: SharedTensors | None = None,
+    ) -> Item:
+        self._number += 1
+        return Item(self._number, node, work, declared, value)
+
+    # ---- to the workers ----------------------------------------------------------------------
+
+    def _step(self, *, wait: bool) -> None:
+        self._crew.receive(self._take, wait=False)
+        self._dispatch(wait)
+        if wait and self._under_way:
+            self._crew.receive(self._take, wait=True)
+            self._dispatch(wait)
+
+    def _dispatch(self, waits: bool) -> None:
+        """``waits``: the driver does, so no more jobs come before some are done."""
+        orders: list[tuple[Item, Order]] = []
+        while self._server.ready:
+            item = self._server.items.popleft()
+            if item.void:  # a batch that could not be computed trains nothing
+                self._finish(item, Done(item.number))
+            else:
+                assert item.work is not None
+                orders.append((item, Order(item.number, SERVER, item.work, item.declared)))
+        if orders:
+            self._send(_FIRST, orders)
+        # The server's worker last: it begins a round only if all others have enough to do.
+        for worker in reversed(range(len(self._left))):
+            while self._left[worker] <= _LOW:
+                queue = next(iter(self._ready[worker].values()), None) or self._fresh(waits)
+                if queue is None:
+                    break
+                self._send_jobs(worker, queue)
+
+    def _fresh(self, waits: bool) -> Queue | None:
+        """A device that could begin a round, with more to do than to load the model."""
+        for _, queue in zip(range(_LOOKED_AT), self._free.values(), strict=False):
+            if waits or len(queue.items) > 1 or not isinstance(queue.items[0].work, LoadModel):
+                return queue
+        return None
+
+    def _send_jobs(self, worker: int, queue: Queue) -> None:
+        orders: list[tuple[Item, Order]] = []
+        while queue.ready and len(orders) < _AT_ONCE:
+            item = queue.items.popleft()
+            work = item.work
+            assert work is not None
+            if (item.void or queue.error is not None) and not isinstance(work, Reset):
+                self._finish(item, Done(item.number, error=queue.error))
+                continue
+            begins = queue.worker is None
+            order = Order(
+                *(item.number, queue.node, work, item.declared),
+                *(begins, queue.aside if begins else None),
+            )
+            queue.worker = worker
+            queue.closing = isinstance(work, ExportModel | Reset)
+            if isinstance(work, LoadModel):
+                queue.received = work
+            orders.append((item, order))
+        self._look_at(queue)
+        if orders:
+            self._send(worker, orders)
+
+    def _send(self, worker: int, orders: list[tuple[Item, Order]]) -> None:
+        for item, _ in orders:
+            self._under_way[item.number] = item
+        self._left[worker] += len(orders)
+        self._crew.send(worker, [order for _, order in orders])
+
+    def _look_at(self, queue: Queue) -> None:
+        """Its first job, its worker or its state has changed."""
+        if queue.node == SERVER:
+            return
+        self._free.pop(queue.node, None)
+        if queue.worker is None:
+            if queue.ready:
+                self._free[queue.node] = queue
+        elif queue.ready:
+            self._ready[queue.worker][queue.node] = queue
+        else:
+            self._ready[queue.worker].pop(queue.node, None)
+
+    # ---- from the workers --------------------------------------------------------------------
+
+    def _take(self, worker: int, replies: list[Done]) -> None:
+        for reply in replies:
+            self._left[worker] -= 1
+            item = self._under_way.pop(reply.number)
+            self._finish(item, reply)
+
+    def _finish(self, item: Item, reply: Done) -> None:
+        work, value = item.work, item.value
+        item.work = item.value = None
+        item.reply = reply
+        if not item.queued:
+            return
+        self._jobs -= 1
+        self._bytes -= item.cost
+        queue = self._queues[item.node]
+        if reply.error is not None and queue.error is None:
+            queue.error = reply.error
+            if item.node == SERVER:
+                self.error = reply.error
+        if value is not None:
+            self._provide(value, reply.result)
+        if isinstance(work, ExportModel | Reset):
+            self._round_over(queue, work, reply)
+
+    def _provide(self, value: SharedTensors, place: Place | None) -> None:
+        """Jobs that wait for the value can go on."""
+        waiting, value.waiting = value.waiting, []
+        value.failed = place is None
+        value.place = self._known(place)
+        for item in waiting:
+            item.missing -= 1
+            item.void = item.void or value.failed
+            queue = self._queues[item.node]
+            if queue.items and queue.items[0] is item:
+                self._look_at(queue)
+
+    def _known(self, place: Place | None) -> Place | None:
+        if place is None:
+            return None
+        return place._replace(layout=self._layouts.setdefault(place.layout, place.layout))
+
+    def _round_over(self, queue: Queue, work: Work, reply: Done) -> None:
+        queue.closing = False
+        if reply.error is None:
+            if queue.worker is not None:
+                self._ready[queue.worker].pop(queue.node, None)
+            queue.worker = queue.received = None
+            if isinstance(work, Reset):
+                queue.aside = queue.error = None
+            elif reply.book is not None:
+                queue.aside = Aside(reply.book, self._tensors_aside(queue, reply.aside))
+        self._look_at(queue)
+
+    def _tensors_aside(self, queue: Queue, place: Place | None) -> Tensors:
+        if place is None:  # they are where they were
+            assert queue.aside is not None
+            return queue.aside.tensors
+        tensors = self._new_value()
+        tensors.place = self._known(place)
+        return tensors
+
+
+def _sound(reply: Done) -> Done:
+    if reply.error is not None:
+        raise reply.error
+    return reply

@@ -1,0 +1,283 @@
+"""A worker process: executes what it is sent, the server's jobs first.
+
+It is forked from the process that drives, so it has the data, the model and all code already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+import torch
+
+from fedoptima.core.errors import FedOptimaError, ProtocolViolation, RunFailed
+from fedoptima.core.jobs import ExportModel, Job, Merge, ServerStep
+from fedoptima.core.plan import Plan
+from fedoptima.core.types import SERVER, NodeId, Payload
+from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.evaluator import Evaluator
+from fedoptima.engine.payloads import Tensors, unpack
+from fedoptima.engine.server import ServerEngine
+from fedoptima.engine.task import Task
+from fedoptima.sim.processes.messages import (
+    Declared,
+    Done,
+    EvaluateBatches,
+    Forget,
+    Letter,
+    Order,
+    Reset,
+    Restore,
+    Save,
+    Snapshot,
+)
+from fedoptima.sim.processes.shared_memory import Place, Region, SharedMemory, attach, layout_of
+
+BuildDevice = Callable[[NodeId], DeviceEngine]
+_KEPT_FREE = 2**26  # bytes
+_REPORT_AFTER = 0.002  # seconds: what is done in less is reported together
+
+
+def work(
+    connection: Connection,
+    others: Iterable[Connection],
+    memory: SharedMemory,
+    region: int,
+    task: Task,
+    plan: Plan,
+    build: BuildDevice,
+) -> None:
+    """The main function of a worker process. ``others``: ends of pipes that are not its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of them
+    _end_with_parent()
+    _keep_freed_memory()
+    for other in others:  # else the end of the driving process would not end this one's pipe
+        other.close()
+    gc.freeze()  # memory that is looked at is no longer shared with the driving process
+    torch.set_num_threads(1)
+    attach(memory)
+    with suppress(EOFError, OSError):  # the driving process has ended
+        _Worker(connection, memory, memory.region(region), task, plan, build).run()
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _keep_freed_memory() -> None:
+    """Every step takes and frees the same amounts; the system would clear each page every time."""
+    with suppress(AttributeError, OSError):  # glibc has it
+        mallopt = ctypes.CDLL(None).mallopt
+        m_trim_threshold, m_mmap_threshold = -1, -3
+        mallopt(m_mmap_threshold, _KEPT_FREE // 2)
+        mallopt(m_trim_threshold, _KEPT_FREE)
+
+
+class _Worker:
+    def __init__(
+        self,
+        connection: Connection,
+        memory: SharedMemory,
+        region: Region,
+        task: Task,
+        plan: Plan,
+        build: BuildDevice,
+    ) -> None:
+        self._connection = connection
+        self._memory = memory
+        self._region = region
+        self._task = task
+        self._build = build
+        self._server = ServerEngine(task, deferred=True)
+        self._engines: dict[NodeId, DeviceEngine] = {}
+        self._aside: dict[NodeId, Tensors] = {}  # where the state of devices in a round came from
+        self._evaluator = Evaluator(task, plan)
+        self._broken: dict[NodeId, Exception] = {}  # devices that cannot go on, and why
+        self._first: deque[Order] = deque()  # the server's jobs, and evaluations
+        self._orders: deque[Order] = deque()
+        self._done: list[Done] = []
+
+    def run(self) -> None:
+        reported = time.monotonic()
+        while True:
+            self._receive()
+            order = (self._first or self._orders).popleft()
+            self._done.append(self._execute(order))
+            now = time.monotonic()
+            left = len(self._first) + len(self._orders)
+            if left <= 1 or now - reported >= _REPORT_AFTER:
+                self._report()
+                reported = now
+
+    def _receive(self) -> None:
+        while self._connection.poll() or not (self._first or self._orders):
+            letter: Letter = pickle.loads(self._connection.recv_bytes())
+            for order in letter.orders:
+                urgent = order.node == SERVER
+                (self._first if urgent else self._orders).append(order)
+            for offset, nbytes in letter.free:
+                self._region.give_back(offset, nbytes)
+
+    def _report(self) -> None:
+        self._connection.send_bytes(pickle.dumps(self._done))
+        self._done.clear()
+
+    def _execute(self, order: Order) -> Done:
+        try:
+            if order.node == SERVER:
+                return self._for_server(order)
+            if order.begins or isinstance(order.work, Reset):
+                self._broken.pop(order.node, None)
+            elif order.node in self._broken:
+                return Done(order.number, error=self._broken[order.node])
+            return self._for_device(order)
+        except Exception as error:
+            portable = self._broken[order.node] = _portable(error)
+            return Done(order.number, error=portable)
+
+    # ---- the server --------------------------------------------------------------------------
+
+    def _for_server(self, order: Order) -> Done:
+        number, server = order.number, self._server
+        match order.work:
+            case Snapshot():
+                return Done(number, self._region.store(server.weights()))
+            case EvaluateBatches():
+                return Done(number, sums=tuple(self._evaluate(order.work)))
+            case Forget(device):
+                if server.deferred is not None:
+                    server.deferred.forget(device)
+                return Done(number)
+            case Restore(book, tensors):
+                server.restore(book, {name: tensor.clone() for name, tensor in tensors.items()})
+                faults = {} if server.deferred is None else server.deferred.faults()
+                return Done(number, faults=faults)
+            case Save():
+                book, tensors = server.save()
+                return Done(number, self._region.store(tensors), book=book)
+            case Reset():
+                raise AssertionError("a server is not reset")
+        place, text = self._result(order.work, order.declared, server)
+        return Done(number, place, fault=self._noted(order.work), text=text)
+
+    def _noted(self, job: Job) -> Exception | None:
+        """What is wrong with the batches of the device that this job may have shown to be bad."""
+        device = subject(job)
+        if device is not None and self._server.deferred is not None:
+            try:
+                self._server.deferred.of(device).check()
+            except ProtocolViolation as error:
+                return error
+        return None
+
+    def _evaluate(self, batches: EvaluateBatches) -> Iterable[tuple[int, float]]:
+        sides = self._evaluator.load(batches.weights)
+        try:
+            for number in range(batches.first, batches.last):
+                yield self._task.evaluate_batch(sides, number)
+        finally:
+            self._evaluator.give_back(sides)
+
+    # ---- devices -----------------------------------------------------------------------------
+
+    def _for_device(self, order: Order) -> Done:
+        engine = self._engine(order)
+        match order.work:
+            case Reset():
+                engine.reset()
+                self._aside.pop(order.node, None)
+                return Done(order.number)
+            case Save():
+                book, tensors = engine.save()
+                return Done(order.number, self._region.store(tensors), book=book)
+            case Snapshot() | EvaluateBatches() | Forget() | Restore():
+                raise AssertionError("only a server does this")
+        if not isinstance(order.work, ExportModel):
+            return Done(order.number, self._result(order.work, order.declared, engine)[0])
+        assert order.declared is not None
+        outcome = engine.execute(order.work, order.declared.result)
+        _compare(order.declared, outcome.result, outcome.samples, outcome.text)
+        fault = engine.inspect(outcome.result)
+        place = self._region.store(unpack(outcome.result))
+        del outcome
+        book, aside = self._set_aside(order.node, engine)
+        return Done(order.number, place, fault=fault, book=book, aside=aside)
+
+    def _engine(self, order: Order) -> DeviceEngine:
+        """The device's engine, with its state."""
+        engine = self._engines.get(order.node)
+        if engine is None:
+            engine = self._engines[order.node] = self._build(order.node)
+        if order.begins:
+            if order.aside is None:
+                engine.reset()
+            else:
+                self._aside[order.node] = order.aside.tensors
+                engine.take_up(*order.aside)
+        return engine
+
+    def _set_aside(
+        self, node: NodeId, engine: DeviceEngine
+    ) -> tuple[dict[str, object], Place | None]:
+        """Tensors that were taken up, and changed in place, are where they must be already."""
+        book, tensors = engine.set_aside()
+        before = self._aside.pop(node, {})
+        if layout_of(before) != layout_of(tensors):
+            return book, self._region.store(tensors)
+        for name, tensor in tensors.items():
+            if tensor.data_ptr() != before[name].data_ptr():
+                before[name].copy_(tensor)
+        return book, None
+
+    def _result(
+        self, job: Job, declared: Declared | None, engine: ServerEngine | DeviceEngine
+    ) -> tuple[Place | None, str]:
+        assert declared is not None
+        outcome = engine.execute(job, declared.result)
+        _compare(declared, outcome.result, outcome.samples, outcome.text)
+        if outcome.result.value is None:
+            return None, outcome.text
+        return self._region.store(unpack(outcome.result)), outcome.text
+
+
+def subject(job: object) -> NodeId | None:
+    """The device that a job of the server may show to have sent bad values."""
+    match job:
+        case ServerStep(origin=device):
+            return device
+        case Merge(parts=[part]):
+            return part.device
+    return None
+
+
+def _compare(declared: Declared, result: Payload, samples: int, text: str) -> None:
+    if (result.nbytes, samples) != (declared.nbytes, declared.samples) or (
+        declared.text is not None and text != declared.text
+    ):
+        raise RunFailed(
+            f"{declared.result} has {result.nbytes} bytes and {samples} samples, but the plan says "
+            f"{declared.nbytes} and {declared.samples}: what this model returns depends on "
+            "its values, so it cannot be trained ahead of the clock; use workers = 1"
+        )
+
+
+def _portable(error: Exception) -> Exception:
+    """The error itself if it can be sent, with what the traceback says."""
+    if not isinstance(error, FedOptimaError):
+        error.add_note("in a worker process:\n" + traceback.format_exc())
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RunFailed(f"{type(error).__name__}: {error}")
+    return error
