@@ -265,7 +265,8 @@ def measure(
     devices = len(runs[long].shares)
     loop = BareLoop(runs[short])
     loop.epoch()
-    results = {epochs: run_experiment(run) for epochs, run in runs.items()}
+    run_experiment(runs[short])
+    results = {epochs: run_experiment(run, dry=True) for epochs, run in runs.items()}
     trained = results[long].device_samples - results[short].device_samples
     share = (results[long].server_samples - results[short].server_samples) / trained
     floors, simulated = list[float](), list[float]()
