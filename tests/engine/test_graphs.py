@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from fedoptima.core.effects import PROBLEMS, Note
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.server import GraphedServer
@@ -15,8 +17,11 @@ from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.experiments.simulation import resume
+from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET, data, network, run, set_up, without_metrics
+
+DEVICE = "cuda"
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -37,7 +42,7 @@ def played(method: object, *, graphs: bool, **parts: object) -> tuple[list[Recor
     records: list[Record] = []
     with deterministic(1):
         assembly = set_up(
-            records, graphs=graphs, method=method, device="cuda", stop={"epochs": 4.0}, **parts
+            records, graphs=graphs, method=method, device=DEVICE, stop={"epochs": 4.0}, **parts
         )
         if graphs:
             assert isinstance(assembly.server_engine, GraphedServer)
@@ -87,7 +92,7 @@ def test_every_optimiser_can_be_recorded(optimizer: str) -> None:
 def test_all_devices_replay_after_their_first_steps() -> None:
     records: list[Record] = []
     with deterministic(1):
-        assembly = set_up(records, device="cuda")
+        assembly = set_up(records, device=DEVICE)
         assembly.simulation.run()
     for engine in assembly.device_engines.values():
         assert isinstance(engine, GraphedDevice)
@@ -96,13 +101,52 @@ def test_all_devices_replay_after_their_first_steps() -> None:
 
 @pytest.mark.parametrize("method", ["fedoptima", "splitfed", "fl"])
 def test_a_run_that_was_stopped_ends_as_the_unbroken_one(method: str, tmp_path: Path) -> None:
-    whole = run(method=method, device="cuda")
+    whole = run(method=method, device=DEVICE)
     left = iter(range(60))
     with pytest.raises(Interrupted):
         run(
-            method=method, device="cuda", out=tmp_path / "run",
+            method=method, device=DEVICE, out=tmp_path / "run",
             interrupted=lambda: next(left, None) is None,
         )  # fmt: skip
     again = resume(tmp_path / "run", model=network(), train=data(), test=data(48, seed=1))
     assert again.trace_digest == whole.trace_digest
     assert again.weights_digest == whole.weights_digest
+
+
+class Poison(nn.Module):
+    """Makes NaN of large values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 30, torch.nan, x)
+
+
+def poisoned(where: str) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        first = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
+        rest = nn.Sequential(nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3))
+    (first if where == "device" else rest).insert(0, Poison())
+    return nn.Sequential(first, rest)
+
+
+@pytest.mark.parametrize("where", ["device", "server"])
+@pytest.mark.parametrize("row", [0, 17, 50, 95])  # in different batches of different devices
+def test_nan_has_the_same_consequence_in_recorded_steps(
+    where: str, row: int, tmp_path: Path
+) -> None:
+    inputs, labels = data()
+    inputs[row] *= 1000
+    ends = []
+    for workers in ("auto", 1):
+        out = tmp_path / str(workers)
+        changes = {"model": poisoned(where), "train": (inputs, labels), "workers": workers}
+        result = run(**changes, device=DEVICE, epochs=4.0, out=out)
+        notes = [
+            effect
+            for record in read_trace(out / "trace.jsonl.gz")
+            for effect in record.effects
+            if isinstance(effect, Note) and effect.kind in PROBLEMS
+        ]
+        assert len(notes) == 1
+        ends.append((result.trace_digest, result.weights_digest, notes))
+    assert ends[0] == ends[1]

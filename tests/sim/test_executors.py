@@ -32,7 +32,10 @@ from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET, TRAINING, data, network, run
 from tests.sim.test_checkpoint import ADAM, RUNS, After, end, go_on
 
-EXECUTORS = {"processes": {"workers": 2}}  # the reference is inline: {"workers": 1}
+EXECUTORS: dict[str, dict[str, object]] = {"processes": {"workers": 2}}
+if torch.cuda.is_available():
+    EXECUTORS["cuda"] = {"workers": "auto", "device": "cuda"}
+REFERENCE = {"workers": 1}  # inline
 
 NO_MOMENTUM = {**TRAINING, "device": {"learning_rate": 0.05, "momentum": 0.0}}
 CASES: Mapping[str, Mapping[str, object]] = {
@@ -50,16 +53,17 @@ CASES: Mapping[str, Mapping[str, object]] = {
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", CASES)
 def test_every_executor_gives_the_same_run(name: str, executor: str) -> None:
-    assert end(run(**CASES[name], **EXECUTORS[executor])) == end(run(**CASES[name], workers=1))
+    changes = {**CASES[name], **EXECUTORS[executor]}
+    assert end(run(**changes)) == end(run(**{**changes, **REFERENCE}))
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", ["fedoptima", "fl", "splitfed", "fedbuff", "robust fedoptima"])
 def test_a_run_goes_on_under_another_executor(name: str, executor: str, tmp_path: Path) -> None:
-    unbroken = run(**CASES[name], workers=1)
-    path, other = tmp_path / "run", EXECUTORS[executor]
+    unbroken = run(**{**CASES[name], **EXECUTORS[executor], **REFERENCE})
+    path, other = tmp_path / "run", {"workers": EXECUTORS[executor]["workers"]}
     with pytest.raises(Interrupted):
-        run(**CASES[name], **other, out=path, interrupted=After(unbroken.events // 3))
+        run(**CASES[name], **EXECUTORS[executor], out=path, interrupted=After(unbroken.events // 3))
     with pytest.raises(Interrupted):
         go_on(path, workers=1, interrupted=After(unbroken.events // 3))
     with pytest.raises(Interrupted):

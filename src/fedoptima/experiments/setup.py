@@ -124,7 +124,10 @@ class Experiment(RunSetup, Simulated):
         return self.task.compute
 
     def assemble(self, observers: Sequence[RecordObserver], *, dry: bool) -> Assembly:
-        return assemble(self, observers, dry=dry, workers=1 if dry else self.workers)
+        recorded = self.recipe.workers == "auto"
+        return assemble(
+            self, observers, dry=dry, graphs=recorded, workers=1 if dry else self.workers
+        )
 
     @property
     def workers(self) -> int:
