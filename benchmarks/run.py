@@ -20,6 +20,7 @@ from benchmarks import (
     network_memory,
     network_server,
     report_size,
+    start_up,
     wire,
 )
 from benchmarks.figures import RESULTS, keep, show
@@ -28,6 +29,7 @@ MEASUREMENTS: dict[str, Callable[[], dict[str, object]]] = {
     **{name: partial(fl_against_loop.measure, name) for name in fl_against_loop.BOUNDS},
     "fedoptima_workers": fedoptima_workers.measure,
     "dry_scale": dry_scale.measure,
+    "start_up": start_up.measure,
     "network_device": network_device.measure,
     "network_server": network_server.measure,
     "wire": wire.measure,

@@ -147,6 +147,15 @@ def test_a_dry_run_of_our_own_model_and_data_loads_no_torch(recipe: Path, tmp_pa
     assert {"torch", "numpy", "safetensors"} & loaded == set()
 
 
+def test_a_simulation_starts_without_loading_the_compiler() -> None:
+    """It takes as long as torch. An optimiser's first step loads it."""
+    loaded = newly_loaded(
+        "from fedoptima.engine.determinism import deterministic\nwith deterministic(1): pass"
+    )
+    assert "torch" in loaded
+    assert {"torch._dynamo", "torch._inductor"} & loaded == set()
+
+
 def test_a_heavy_import_is_caught() -> None:
     loaded = newly_loaded("import fedoptima, rich, sklearn")
     assert {"rich", "sklearn"} <= loaded & NEVER

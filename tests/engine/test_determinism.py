@@ -75,3 +75,21 @@ def test_steps_on_a_prepared_thread_give_the_main_threads_weights(threads: int) 
         on_a_thread(lambda: prepare_thread(threads), lambda: found.append(steps(other)))
     assert same(here[0], found[0][0])
     assert same(here[1], found[0][1])
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_kernels_are_reproducible_for_the_time_of_a_run_and_then_as_before(mode: int) -> None:
+    import torch._inductor.config as compiler
+
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode(mode)
+    try:
+        with deterministic():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+            assert compiler.deterministic
+        assert torch.get_deterministic_debug_mode() == mode
+        assert compiler.deterministic == (mode > 0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,22 +11,23 @@ import torch
 from fedoptima.config.schema import Precision
 from fedoptima.engine.precision import set_products
 
+_WARN = 1  # torch's number for it
+
 
 @contextmanager
 def deterministic(threads: int | None = None, precision: Precision = "float32") -> Iterator[None]:
     """Reproducible kernels and an untouched global generator, for the time of a run."""
     threads_before = torch.get_num_threads()
     products = torch.get_float32_matmul_precision()
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.get_deterministic_debug_mode()
     cudnn = torch.backends.cudnn
     flags = (cudnn.deterministic, cudnn.benchmark)
     memory = torch.utils.deterministic  # torch has no types for its one setting
     fills = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
     devices = list(range(torch.cuda.device_count()))
     with torch.random.fork_rng(devices=devices):
-        # warn_only: an operation without a deterministic kernel must not make a model unusable.
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        # Warn: an operation without a deterministic kernel must not make a model unusable.
+        _set_mode(_WARN)
         cudnn.deterministic, cudnn.benchmark = True, False
         memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read here
         set_products(precision)
@@ -36,9 +38,19 @@ def deterministic(threads: int | None = None, precision: Precision = "float32") 
         finally:
             torch.set_num_threads(threads_before)
             torch.set_float32_matmul_precision(products)
-            torch.use_deterministic_algorithms(before, warn_only=warn_only)
+            _set_mode(before)
             cudnn.deterministic, cudnn.benchmark = flags
             memory.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+
+
+def _set_mode(mode: int) -> None:
+    """Not `torch.use_deterministic_algorithms`, which loads the compiler to set it, too: that takes
+    as long as loading torch. The compiler is set if somebody else has loaded it."""
+    torch.set_deterministic_debug_mode(mode)
+    if "torch._dynamo" in sys.modules:
+        import torch._inductor.config as compiler
+
+        compiler.deterministic = mode > 0
 
 
 def prepare_thread(threads: int | None = None) -> None:
