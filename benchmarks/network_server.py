@@ -4,7 +4,7 @@ VGG-5, batches of 100, one torch thread. Another process replays a stored batch 
 way in: certificates on both sides, gRPC, decoding, admission, flow control, scheduler, compute
 thread. The loop does the same server steps on the same activations in memory. Pairs in turn.
 
-python -m benchmarks.network_server [DEVICE]     cpu, or cuda: the loop's activations are on the GPU
+python -m benchmarks.network_server     (on a GPU: benchmarks/network_server_gpu.py)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import torch
@@ -29,6 +29,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import ServerStep
 from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.optimizer import build_optimizer
 from fedoptima.engine.payloads import LABELS, Tensors, name_activation, rebuild_activation
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.run_directory import RunDirectory
@@ -43,7 +44,7 @@ from fedoptima.trace.reader import read_trace
 BATCH, SECONDS, PAIRS, DEVICES = 100, 8.0, 5, 2
 
 
-def build(device: str = "cpu") -> ServerSetup:
+def build(device: str = "cpu", *, devices: int = DEVICES, seconds: float = SECONDS) -> ServerSetup:
     recipe = {
         "name": "network-server",
         "device": device,
@@ -52,8 +53,8 @@ def build(device: str = "cpu") -> ServerSetup:
         "data": {"name": "noise", "augment": False},
         "training": {"batch_size": BATCH, "evaluate_every": 1000.0},
         "split": {"at": 1},
-        "deploy": {"devices": DEVICES, "checkpoint_seconds": 1000.0},
-        "stop": {"hours": SECONDS / 3600},
+        "deploy": {"devices": devices, "checkpoint_seconds": 1000.0},
+        "stop": {"hours": seconds / 3600},
     }
     return prepare_server(
         validate(Recipe, recipe, "benchmark"), Given(dataset=images(samples=1000))
@@ -73,7 +74,7 @@ def stored_batch(setup: ServerSetup, sides: Sides) -> Tensors:
 
 
 def replaying(
-    folder: Path, batch: Path, counts: list[int]
+    folder: Path, batch: Path, counts: Sequence[int]
 ) -> Callable[[Address], Coroutine[None, None, None]]:
     """Processes with so many devices each, beside a server."""
 
@@ -98,45 +99,51 @@ def replaying(
     return background
 
 
-def over_the_network(setup: ServerSetup, batch: Tensors) -> float:
-    """Seconds a step."""
+def over_the_network(
+    setup: ServerSetup, batch: Tensors, counts: Sequence[int] = (DEVICES,)
+) -> float:
+    """Seconds a step. ``counts``: of devices, for each process that feeds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tls = server_tls(folder)
-        for number in range(DEVICES):
+        for number in range(sum(counts)):
             make_device(folder, device_name(number))
         save_file(batch, folder / "batch.safetensors")
         directory = RunDirectory.create(folder / "run", setup.describe())
-        background = replaying(folder, folder / "batch.safetensors", [DEVICES])
+        background = replaying(folder, folder / "batch.safetensors", counts)
         serve_run(setup, directory, tls=tls, hooks=RunHooks(background=background))
         ends = [
             record.at
             for record in read_trace(directory.trace)
             if isinstance(record.event, JobDone) and isinstance(record.event.job, ServerStep)
         ]
+    ends = ends[len(ends) // 4 :]  # first steps prepare libraries, and record themselves on a GPU
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
-def bare_loop(setup: ServerSetup, sides: Sides, batch: Tensors) -> float:
+def bare_loop(setup: ServerSetup, sides: Sides, batch: Tensors, seconds: float = SECONDS) -> float:
     assert sides.server is not None
     server = sides.server.train()
-    optimizer = setup.task.server_optimizer.build(list(server.parameters()))
+    settings, fused = setup.task.server_optimizer, setup.task.compute.type == "cuda"
+    optimizer = build_optimizer(settings, list(server.parameters()), fused=fused)
     batch = {name: tensor.to(setup.task.compute) for name, tensor in batch.items()}
     steps, start = 0, time.perf_counter()
-    while time.perf_counter() - start < SECONDS:
+    while time.perf_counter() - start < seconds:
         activation = rebuild_activation(batch, sides.activation)
         optimizer.zero_grad()
         cross_entropy(server(activation), batch[LABELS]).backward()
         optimizer.step()
         steps += 1
+        if steps % 100 == 0 and setup.task.compute.type == "cuda":
+            torch.cuda.synchronize()
     if setup.task.compute.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - start) / steps
 
 
-def measure(device: str = "cpu") -> dict[str, object]:
+def measure() -> dict[str, object]:
     torch.set_num_threads(1)
-    setup = build(device)
+    setup = build()
     sides = sides_of(setup)
     batch = stored_batch(setup, sides)
     network, bare = [], []
@@ -158,4 +165,4 @@ def measure(device: str = "cpu") -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(measure(*sys.argv[1:]))
+    print(measure())

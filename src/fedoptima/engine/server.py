@@ -136,7 +136,7 @@ class ServerEngine(ServerAdmission):
     def _step(self, job: ServerStep, result: PayloadId) -> Outcome:
         learner = self._learner_of(job)
         tensors = arrived(job.data, self._task.compute)
-        seed_step(self._seed_of(job), self._task.compute)
+        self._seed(job)
         if job.part + 1 == job.parts:
             learner.set_progress(job.progress)
         place = None if self.deferred is None else self.deferred.place(job.origin)
@@ -145,6 +145,9 @@ class ServerEngine(ServerAdmission):
         if job.return_gradient:
             return Outcome(pack(result, gradients), samples=samples)
         return Outcome(Payload(result, 0), samples=samples)
+
+    def _seed(self, job: ServerStep) -> None:
+        seed_step(self._seed_of(job), self._task.compute)
 
     def _seed_of(self, job: ServerStep) -> int:
         return derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)

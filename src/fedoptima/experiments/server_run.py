@@ -18,6 +18,7 @@ from fedoptima.core.effects import Halt
 from fedoptima.core.errors import ConfigError, run_failed
 from fedoptima.core.text import printable
 from fedoptima.engine.determinism import deterministic
+from fedoptima.engine.graphs.network_server import RecordedServer
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
@@ -127,7 +128,8 @@ class _ServerRun:
         self._setup = setup
         self._directory = directory
         self._timeouts = timeouts
-        self._engine = ServerEngine(setup.task)
+        on_gpu = setup.task.compute.type == "cuda"
+        self._engine = RecordedServer(setup.task) if on_gpu else ServerEngine(setup.task)
         self._course = CourseAccount()
         self._metrics = MetricsFile(directory.metrics, self._course, devices=False)
         restored = self._restore() if resume else None
@@ -200,11 +202,13 @@ class _ServerRun:
         self, listen: Address, tls: ServerTLS | None, access: AccessLists | None, hooks: RunHooks
     ) -> Result:
         node, recipe = self._node, self._setup.recipe
+        on_gpu = self._setup.task.compute.type == "cuda"
         streams = ServerStreams(
             node,
             instructions(self._setup),
             limit=int(recipe.deploy.max_message_mb * _MB),
-            pinned=self._setup.task.compute.type == "cuda",
+            pinned=on_gpu,
+            aside=on_gpu,
             access=access,
             timeouts=self._timeouts,
         )

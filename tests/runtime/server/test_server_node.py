@@ -13,7 +13,14 @@ from fedoptima.core.effects import Halt
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import TimerFired
 from fedoptima.core.jobs import Merge
-from fedoptima.core.messages import ActivationBatch, GlobalModel, HandIn, ModelUpdate, Stop
+from fedoptima.core.messages import (
+    ActivationBatch,
+    GlobalModel,
+    HandIn,
+    Message,
+    ModelUpdate,
+    Stop,
+)
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.checkpoint import newest_checkpoint
 from fedoptima.engine.payloads import unpack
@@ -185,6 +192,55 @@ def test_a_device_names_only_its_own_payloads(
                 stage.node.receive(session, message)
         with pytest.raises(ProtocolViolation, match="names a payload"):
             stage.node.receive(session, replace(JOIN, pending=PayloadId(name)))
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_what_another_thread_has_checked_is_taken_or_refused_like_anything_else(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        right = answer_to(sent(session, GlobalModel)[0])
+        wrong = replace(right, data=replace(right.data, value={}))
+        alien = replace(right, data=replace(right.data, id=PayloadId("other/0/1")))
+        filled: list[Message] = []
+        checked = {
+            message.data.id + str(number): await stage.node.prepare(
+                message, lambda message=message: filled.append(message)
+            )
+            for number, message in enumerate((right, wrong, alien))
+        }
+        assert filled == [right, wrong, alien]
+        first, second, third = checked.values()
+        with pytest.raises(ProtocolViolation, match="is missing"):
+            stage.node.receive(session, wrong, second)
+        with pytest.raises(ProtocolViolation, match="names a payload"):
+            stage.node.receive(session, alien, third)
+        stage.node.receive(session, right, first)
+        await stage.until(lambda: stage.node.machine.version == 1)
+        again = stage.connect("another process")
+        stage.node.receive(session, wrong, second)  # of a session that is over: nobody listens
+        assert stage.node.sessions[NAME] is again
+        await stage.end()
+
+    asyncio.run(story())
+
+
+def test_tensors_that_cannot_be_filled_are_a_broken_protocol(
+    tmp_path: Path, setup: ServerSetup
+) -> None:
+    def fill() -> None:
+        raise ProtocolViolation("neither true nor false")
+
+    async def story() -> None:
+        stage = Stage(tmp_path, setup)
+        session = await stage.begin()
+        update = answer_to(sent(session, GlobalModel)[0])
+        with pytest.raises(ProtocolViolation, match="neither true nor false"):
+            await stage.node.prepare(update, fill)
         await stage.end()
 
     asyncio.run(story())

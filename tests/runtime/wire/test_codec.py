@@ -326,6 +326,35 @@ def test_what_is_wrong_is_refused(frames: list[Frame]) -> None:
         assembler.feed(last)
 
 
+@pytest.mark.parametrize("frames", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_refused_before_or_while_its_tensors_are_filled_later(
+    frames: list[Frame],
+) -> None:
+    assembler = Assembler(limit=LIMIT, later=True)
+
+    def receive() -> None:
+        for frame in over_the_wire(frames):
+            assembler.feed(frame)
+            if (filling := assembler.take_unfilled()) is not None:
+                filling.fill()
+
+    with pytest.raises(ProtocolViolation):
+        receive()
+
+
+@pytest.mark.parametrize("frames", RIGHT.values(), ids=RIGHT)
+def test_messages_whose_tensors_are_filled_later_are_the_same(frames: list[Frame]) -> None:
+    assembler, found = Assembler(limit=LIMIT, later=True), []
+    for frame in over_the_wire(frames):
+        message = assembler.feed(frame)
+        if (filling := assembler.take_unfilled()) is not None:
+            filling.fill()
+        if message is not None:
+            found.append(message)
+    for ours, expected in zip(found, received(frames), strict=True):
+        assert_arrived(ours, expected)
+
+
 def test_a_refusal_does_not_repeat_everything_it_was_sent() -> None:
     (frame,) = WRONG["an endless plan"]
     with pytest.raises(ProtocolViolation) as refused:

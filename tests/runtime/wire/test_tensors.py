@@ -243,6 +243,23 @@ def test_a_truth_value_of_two_is_refused() -> None:
         filling.accept(memoryview(b"\2"))
 
 
+def test_bytes_can_be_put_into_tensors_later_and_are_checked_then() -> None:
+    whole = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.tensor([True, False])}
+    head, data = split(file_of(whole))
+    filling = Filling(head, limit=LIMIT, later=True)
+    tensors = filling.tensors
+    for (part,) in slices([memoryview(data)], 7):
+        filling.accept(part)
+    assert (filling.missing, tensors) == (0, {})
+    filling.fill()
+    assert filling.tensors is tensors
+    assert_same(tensors, whole)
+    wrong = Filling(head, limit=LIMIT, later=True)
+    wrong.accept(memoryview(data[:-1] + b"\2"))
+    with pytest.raises(ProtocolViolation, match="neither true nor false"):
+        wrong.fill()
+
+
 # ---- whatever comes ------------------------------------------------------------------------------
 
 VALID = header_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +49,7 @@ class Recorder:
         """Call within `context`. ``pool``: memory that is shared with another recording, which is
         always replayed before this one."""
         graph = torch.cuda.CUDAGraph()
+        pool = torch.cuda.graph_pool_handle() if pool is None else pool
         default = torch.cuda.default_generators[self.stream.device.index]
         shared = default.graphsafe_get_state()
         collects = gc.isenabled()
@@ -60,6 +61,12 @@ class Recorder:
                 made = work()
             finally:
                 graph.capture_end()
+        except BaseException:
+            # Before 2.12 torch goes on as if it were recording (pytorch#180395), and then never
+            # frees memory that several streams have used.
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self.stream.device.index, pool)
+            raise
         finally:
             default.graphsafe_set_state(shared)
             if collects:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import grpc
 
@@ -40,6 +40,7 @@ from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.trace.record import Record
 
 DeviceObserver = Callable[[Sequence[Record]], None]  # is given new records of one device
+Checked: TypeAlias = Message | ProtocolViolation  # as it is admitted, or why it is not
 
 
 _HEADROOM = 64 << 10  # bytes of a message beyond what the plan allows
@@ -84,6 +85,9 @@ class ServerNode(Node):
         self._evaluator = ThreadPoolExecutor(
             1, thread_name_prefix="evaluation", initializer=prepare_thread
         )
+        self._receiver = ThreadPoolExecutor(
+            1, thread_name_prefix="receiver", initializer=prepare_thread
+        )
         self._interrupted = False
 
     # ---- sessions ----------------------------------------------------------------------------
@@ -117,13 +121,32 @@ class ServerNode(Node):
         self.log.info("%s %s%s", device, left, f": {printable(why)}" if why else "")
         self.tell(Disconnected(session.device, session.number))
 
-    def receive(self, session: Session, message: Message) -> None:
+    async def prepare(self, message: Message, fill: Callable[[], None]) -> Checked:
+        """Fill and check a message's tensors and begin to copy them, on a thread of its own."""
+
+        def work() -> Checked:
+            fill()
+            try:
+                self.engine.admit(message)
+            except ProtocolViolation as error:
+                return error
+            return self.engine.receive(message)
+
+        if self.outcome.done():
+            return work()  # the thread may have been closed
+        return await asyncio.get_running_loop().run_in_executor(self._receiver, work)
+
+    def receive(self, session: Session, message: Message, checked: Checked | None = None) -> None:
+        """``checked``: what `prepare` returned for the message, if it was called before."""
         if self.sessions.get(session.device) is not session:
             return
         check_names(session.device, message)
-        self.engine.admit(message)
-        message = self.engine.receive(message)
-        self.tell(Received(session.device, session.number, message))
+        if checked is None:
+            self.engine.admit(message)
+            checked = self.engine.receive(message)
+        elif isinstance(checked, ProtocolViolation):
+            raise checked
+        self.tell(Received(session.device, session.number, checked))
 
     def reject(self, session: Session, error: ProtocolViolation) -> None:
         """Drop a device for what it has sent, on the record if the core knows its session."""
@@ -271,6 +294,7 @@ class ServerNode(Node):
         if self._checkpointer is not None:
             await self._checkpointer.close()
         self._evaluator.shutdown(wait=False, cancel_futures=True)
+        self._receiver.shutdown(wait=False, cancel_futures=True)
 
 
 INTERRUPTED = "the server was stopped by its operator"

@@ -50,8 +50,8 @@ class Session:
         self.finished = asyncio.Event()  # the stream is closed
         self._answered = asyncio.Event()
 
-    def receive_with(self, *, limit: MessageLimit, pinned: bool) -> None:
-        self.assembler = Assembler(limit=limit, pinned=pinned)
+    def receive_with(self, *, limit: MessageLimit, pinned: bool, later: bool) -> None:
+        self.assembler = Assembler(limit=limit, pinned=pinned, later=later)
         self.heard = time.monotonic()  # the last frame of a message
 
     def take(self, frame: Frame) -> Message | None:

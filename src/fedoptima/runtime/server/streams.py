@@ -47,16 +47,21 @@ class ServerStreams:
         *,
         limit: int,
         pinned: bool = False,
+        aside: bool = False,
         access: AccessLists | None = None,
         timeouts: Timeouts = DEFAULT,
         connections: int | None = None,
     ) -> None:
         """``recipe``: what every device is sent. ``limit``: bytes of the largest message taken,
-        whatever the plan allows. ``connections``: at most; None: as many as the system allows."""
+        whatever the plan allows. ``pinned``: tensors come into memory that a GPU can copy from.
+        ``aside``: they are filled, checked and copied on a thread of their own, for a GPU that
+        trains faster than one thread can do all of it. ``connections``: at most; None: as many as
+        the system allows."""
         self._node = node
         self._recipe = recipe
         self._limit = limit
         self._pinned = pinned
+        self._aside = aside
         self._access = access or AccessLists()
         self._timeouts = timeouts
         self._connections = connections
@@ -165,7 +170,7 @@ class ServerStreams:
             device, self._node.next_session(device, hello.last_session), hello, _peer(context)
         )
         session.certificate = serial
-        session.receive_with(limit=self._limit_of, pinned=self._pinned)
+        session.receive_with(limit=self._limit_of, pinned=self._pinned, later=self._aside)
         welcome = wire.Welcome(
             run=self._node.run,
             session=session.number,
@@ -245,16 +250,22 @@ class ServerStreams:
     async def _read(self, session: Session, context: Context) -> None:
         try:
             while (frame := await context.read()) is not grpc.aio.EOF:
-                self._take(session, frame)
+                message = self._take(session, frame)
+                if message is None:
+                    continue
+                filling = session.assembler.take_unfilled()
+                if filling is None:
+                    self._node.receive(session, message)
+                else:
+                    checked = await self._node.prepare(message, filling.fill)
+                    self._node.receive(session, message, checked)
         except ProtocolViolation as error:
             self._node.reject(session, error)
 
-    def _take(self, session: Session, frame: Frame) -> None:
+    def _take(self, session: Session, frame: Frame) -> Message | None:
+        """The message that the frame completes, if it does."""
         if isinstance(frame, Chunk) or frame.HasField("head"):
-            message = session.take(frame)
-            if message is not None:
-                self._node.receive(session, message)
-            return
+            return session.take(frame)
         if session.outbox.unread > _MOST_UNREAD:
             raise ProtocolViolation("it does not read what it is answered")
         match frame.WhichOneof("kind"):
@@ -272,6 +283,7 @@ class ServerStreams:
                     session.outbox.put_frame(wire.Frame(probe_ack=ack))
             case kind:
                 raise ProtocolViolation(f"a device does not send a {kind} frame")
+        return None
 
     async def _write(self, session: Session, context: Context) -> None:
         async for frame in session.outbox.frames():

@@ -110,10 +110,17 @@ MessageLimit = Callable[[type[Message]], int]
 class Assembler:
     """Puts the messages of one session together again, each lane by itself."""
 
-    def __init__(self, *, limit: int | MessageLimit, pinned: bool = False) -> None:
-        """``limit``: of one message's tensors, in bytes; of all messages, or of each kind."""
+    def __init__(
+        self, *, limit: int | MessageLimit, pinned: bool = False, later: bool = False
+    ) -> None:
+        """``limit``: of one message's tensors, in bytes; of all messages, or of each kind.
+
+        ``later``: the tensors of a message that has come are to be filled by the caller.
+        """
         self._limit = limit if callable(limit) else lambda _: limit
         self._pinned = pinned  # memory that a GPU can copy from by itself
+        self._later = later
+        self._unfilled: Filling | None = None
         self._begun: dict[int, tuple[Message, Filling]] = {}
 
     def feed(self, frame: Frame) -> Message | None:
@@ -143,6 +150,11 @@ class Assembler:
         self._begun[lane] = message, filling
         return None
 
+    def take_unfilled(self) -> Filling | None:
+        """What the message that came last is still to be filled with."""
+        filling, self._unfilled = self._unfilled, None
+        return filling
+
     @property
     def waits(self) -> bool:
         """A message has begun, and has not come to its end."""
@@ -156,7 +168,7 @@ class Assembler:
             return None
         if payload is None or payload.nbytes > limit:
             _refuse(f"{payload} with tensors (limit {limit} bytes)")
-        filling = Filling(head.header, limit=payload.nbytes, pinned=self._pinned)
+        filling = Filling(head.header, limit=payload.nbytes, pinned=self._pinned, later=self._later)
         if filling.nbytes != payload.nbytes:
             _refuse(f"{payload} with {filling.nbytes} bytes of tensors")
         return filling
@@ -170,6 +182,7 @@ class Assembler:
         if filling.missing:
             return None
         del self._begun[chunk.lane]
+        self._unfilled = filling if self._later else None
         return message
 
 

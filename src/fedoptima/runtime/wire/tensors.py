@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,33 +120,60 @@ class _Entry(NamedTuple):
 
 
 class Filling:
-    """Tensors that a header has promised and whose bytes are still coming."""
+    """Tensors that a header has promised and whose bytes are still coming.
 
-    def __init__(self, header: bytes, *, limit: int, pinned: bool = False) -> None:
+    ``later``: bytes that come are kept as they are until `fill`, which makes the tensors then.
+    """
+
+    def __init__(
+        self, header: bytes, *, limit: int, pinned: bool = False, later: bool = False
+    ) -> None:
         entries = _read_header(header)
         self.nbytes = entries[-1].end if entries else 0
         if self.nbytes > limit:
             _refuse(f"{self.nbytes} bytes are too many (limit {limit})")
-        self.tensors = {
-            entry.name: torch.empty(entry.shape, dtype=entry.dtype, pin_memory=pinned)
-            for entry in entries
-        }
+        self.tensors: dict[str, Tensor] = {}
         self.missing = self.nbytes
-        self._open = iter([bytes_of(tensor) for tensor in self.tensors.values() if tensor.nbytes])
+        self._pinned = pinned
+        self._entries = entries
         self._room = memoryview(b"")
+        self._later = later and bool(self.nbytes)
+        self._kept: list[memoryview] = []
+        if not self._later:
+            self._allocate()
 
     def accept(self, data: memoryview) -> None:
         if len(data) > self.missing:
             _refuse(f"{len(data) - self.missing} bytes more than the header says")
         self.missing -= len(data)
+        self._kept.append(data)
+        if not self._later:
+            self.fill()
+
+    def fill(self) -> None:
+        """Put the bytes that have come into the tensors; on any thread."""
+        if not self.tensors:
+            self._allocate()
+        while self._kept:
+            self._write(self._kept.pop(0))
+        if not self.missing:
+            self._check_truths()
+
+    def _allocate(self) -> None:
+        for entry in self._entries:
+            self.tensors[entry.name] = torch.empty(
+                entry.shape, dtype=entry.dtype, pin_memory=self._pinned
+            )
+        self._open = iter([bytes_of(tensor) for tensor in self.tensors.values() if tensor.nbytes])
+
+    def _write(self, data: memoryview) -> None:
         while data:
             if not self._room:
                 self._room = next(self._open)
             count = min(len(self._room), len(data))
-            self._room[:count] = data[:count]
+            # Unlike an assignment of slices, this lets other threads run meanwhile.
+            np.copyto(np.asarray(self._room[:count]), np.frombuffer(data[:count], np.uint8))
             self._room, data = self._room[count:], data[count:]
-        if not self.missing:
-            self._check_truths()
 
     def _check_truths(self) -> None:
         # A bool that is neither 0 nor 1 is undefined behaviour inside torch.
