@@ -95,7 +95,7 @@ class GraphedServer(ServerEngine):
     def _train(
         self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor | None
     ) -> Tensors:
-        if not self._records or place is None or self.deferred is None:
+        if not self._records or place is None or self.deferred is None or self._mixes(job):
             return super()._train(learner, tensors, job, place)
         shapes = tuple(tensor.shape for tensor in tensors.values())
         key = (self._owner(job), job.part, job.parts, job.return_gradient, shapes)
@@ -115,9 +115,14 @@ class GraphedServer(ServerEngine):
             for name, tensor in step.tensors.items():
                 tensor.copy_(tensors[name])
             step.place.copy_(place)
+            learner.stepped()
         gradients = step.recording.replay(self._seed_of(job))
-        learner.stepped()
         return {name: tensor.clone() for name, tensor in gradients.items()}
+
+    def _mixes(self, job: ServerStep) -> bool:
+        """Would parts of different devices, of other sizes, add to each other's gradients?"""
+        per_device = self._task.planning.training is ServerTraining.PER_DEVICE
+        return job.parts > 1 and not per_device
 
     def _owner(self, job: ServerStep) -> NodeId:
         per_device = self._task.planning.training is ServerTraining.PER_DEVICE
