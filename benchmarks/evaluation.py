@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 
 import torch
@@ -56,7 +57,7 @@ def measure(
     model: str, samples: int, device: str, *, precision: str = "float32", rounds: int = 3
 ) -> dict[str, object]:
     task = build(model, samples, device, precision)
-    module = task.model.to(task.compute)
+    module = deepcopy(task.model).to(task.compute)
     ways: dict[str, tuple[Task, Callable[[], AbstractContextManager[None]]]] = {
         "as it is": (task, nullcontext),
         "200 at a time": (replace(task, evaluation_batch=200), nullcontext),

@@ -10,7 +10,8 @@ run pays once, is left out.
     python -m benchmarks.gpu_epoch [--devices 8] [--rounds 5] [--device cuda]
     python -m benchmarks.gpu_epoch --recipe recipes/testbed_a_transformer6_sst2.toml --long 3
 
-VGG-5 on images of noise in CIFAR-10's format, 6,250 for every device, batch 100; or the model
+VGG-5 on images of noise in CIFAR-10's format, 6,250 for every device, batch 100, devices as fast
+as those of Testbed A; or the model
 and the data of a recipe, in equal shares, on its fleet.
 """
 
@@ -52,7 +53,16 @@ def build(device: str, devices: int, samples: int, epochs: int) -> Experiment:
         "data": {"name": "noise", "partition": {"kind": "iid"}},
         "fleet": {
             "server": {"gflops": 150.0},
-            "devices": [{"name": "device", "count": devices, "gflops": 5.0}],
+            # The speeds of Testbed A.
+            "devices": [
+                {
+                    "name": f"device-{gflops:g}",
+                    "count": devices // 4,
+                    "gflops": gflops,
+                    "mbps": 50.0,
+                }
+                for gflops in (1.5, 3.0, 6.0, 9.0)
+            ],
         },
         "training": {
             "batch_size": BATCH,
@@ -292,7 +302,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--devices", type=int, default=8, help="a multiple of 4")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of each device")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--recipe", type=Path, help="instead of images of noise")

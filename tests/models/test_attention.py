@@ -45,7 +45,7 @@ def test_filled_up_heads_give_the_plain_results_forward_and_backward(
     with sdpa_kernel(SDPBackend.MATH):
         expected = both_ways(plain, packed, padding)
     for found, wanted in zip(both_ways(fused, packed, padding), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=3e-5)
 
 
 @pytest.mark.parametrize("where", WHERE)

@@ -21,7 +21,7 @@ from fedoptima.engine.optimizer import (
     rate_factor,
     saved_entries,
 )
-from fedoptima.engine.payloads import Tensors, copy_of
+from fedoptima.engine.payloads import Tensors, copy_all, copy_of
 
 
 class _Memory(Enum):
@@ -150,13 +150,11 @@ class Learner:
                 state.clear()
 
     def _take_in(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
-        with torch.no_grad():
+        if self._memory is _Memory.OWN:
+            copy_all(self._tensors, tensors, prefix)
+        else:
             for name, tensor in self._tensors.items():
-                given = tensors[prefix + name]
-                if self._memory is _Memory.OWN:
-                    tensor.copy_(given)
-                else:
-                    tensor.data = given.detach().clone()
+                tensor.data = tensors[prefix + name].detach().clone()
         self._memory = _Memory.OWN
 
     def hand_over(self) -> Tensors:
