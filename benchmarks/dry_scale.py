@@ -38,7 +38,7 @@ devices = [
 ]
 [training]
 batch_size = 5
-iterations = 10
+iterations = 7
 [stop]
 rounds = 3
 """
