@@ -72,7 +72,8 @@ class NodeClock:
         self.waiting_2 = 0.0
         self.since: float | None = None  # None: not in the run at the moment
         self.left: float | None = None  # since when it is away, if it was in the run before
-        self.job: Job | None = None  # the latest
+        # The latest, for the listener: without one a merge's tensors would be kept until the next.
+        self.job: Job | None = None
         self.working = False
         self.connected = False
         self.interrupted = False  # it was working when the server lost it
@@ -182,7 +183,8 @@ class UsageAccount:
         if node.since is None and isinstance(job, LoadModel):
             node.enter(now)
         node.advance(now)
-        node.working, node.job = True, job
+        node.working = True
+        node.job = job if node.listener is not None else None
         if isinstance(job, Merge):
             self._book_waits(job)
 

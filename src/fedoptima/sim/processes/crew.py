@@ -8,14 +8,15 @@ import select
 import signal
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
 from fedoptima.core.errors import RunFailed
 from fedoptima.core.plan import Plan
 from fedoptima.engine.task import Task
-from fedoptima.sim.processes.messages import Done, Letter, Order
-from fedoptima.sim.processes.shared_memory import Place, SharedMemory
+from fedoptima.sim.processes.messages import Done, Order
+from fedoptima.sim.processes.shared_memory import SharedMemory
 from fedoptima.sim.processes.worker import BuildDevice, work
 
 
@@ -23,11 +24,10 @@ class Crew:
     def __init__(
         self, count: int, memory: SharedMemory, task: Task, plan: Plan, build: BuildDevice
     ) -> None:
+        import_module("torch._dynamo")  # optimisers load it; here once for all workers
         context = get_context("fork")  # what the user gave as Python objects is there, too
         pipes = [context.Pipe() for _ in range(count)]
         self._pipes: list[Connection] = [ours for ours, _ in pipes]
-        self._free: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        self._memory = memory
         self._processes = []
         self._poll = select.poll()
         for number, (ours, theirs) in enumerate(pipes):
@@ -50,17 +50,10 @@ class Crew:
             theirs.close()
 
     def send(self, worker: int, orders: list[Order]) -> None:
-        free, self._free[worker] = self._free[worker], []
         try:
-            self._pipes[worker].send_bytes(pickle.dumps(Letter(orders, free)))
+            self._pipes[worker].send_bytes(pickle.dumps(orders))
         except OSError as error:
             raise self._lost(worker) from error
-
-    def release(self, place: Place) -> None:
-        """Memory that a worker may use again; it is told with its next letter."""
-        owner = self._memory.owner(place)
-        if owner < len(self._free):
-            self._free[owner].append((place.offset, place.nbytes))
 
     def receive(self, take: Callable[[int, list[Done]], None], *, wait: bool) -> None:
         for descriptor, _ in self._poll.poll(None if wait else 0):

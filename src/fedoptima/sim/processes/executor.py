@@ -46,7 +46,7 @@ from fedoptima.sim.processes.messages import (
 )
 from fedoptima.sim.processes.queues import Item, Queue
 from fedoptima.sim.processes.schedule import Schedule
-from fedoptima.sim.processes.shared_memory import Place, SharedMemory, SharedTensors
+from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedMemory, SharedTensors
 from fedoptima.sim.processes.worker import BuildDevice, subject
 
 _SHARES = 4  # of an evaluation, for each worker
@@ -66,6 +66,7 @@ class Processes:
         self._queues = {node: Queue(node) for node in (SERVER, *batches)}
         self._memory = SharedMemory(workers + 1)
         self._region = self._memory.region(workers)  # of this process
+        self._free = FreeMemory()
         self._values: WeakValueDictionary[int, SharedTensors] = WeakValueDictionary()
         self._given: dict[PayloadId, SharedTensors] = {}  # from a checkpoint
         self._restored: Restore | None = None
@@ -139,10 +140,7 @@ class Processes:
         return value
 
     def _release(self, place: Place) -> None:
-        if self._memory.owner(place) == self._workers:
-            self._region.give_back(place.offset, place.nbytes)
-        elif self._crew is not None:
-            self._crew.release(place)
+        self._free.add(place.offset, place.nbytes)
 
     def _started(self) -> Schedule:
         """Workers are forked when there is a plan, which they then have, too."""
@@ -150,7 +148,9 @@ class Processes:
             if self.plan is None:
                 raise InvariantBroken("there is work before there is a plan")
             self._crew = Crew(self._workers, self._memory, self._task, self.plan, self._build)
-            self._schedule = Schedule(self._crew, self._workers, self._queues, self._new_value)
+            self._schedule = Schedule(
+                self._crew, self._workers, self._queues, self._new_value, self._free
+            )
             if self._restored is not None:
                 faults = self._schedule.ask(SERVER, self._restored).faults
                 self._restored = None

@@ -10,7 +10,7 @@ from fedoptima.core.jobs import Job
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.engine.evaluation import Sums
 from fedoptima.engine.payloads import Tensors
-from fedoptima.sim.processes.shared_memory import Place
+from fedoptima.sim.processes.shared_memory import Place, Room
 
 Book = Mapping[str, object]  # what an engine saves besides tensors
 
@@ -78,6 +78,7 @@ class Order(NamedTuple):
     declared: Declared | None = None
     begins: bool = False  # this worker does not have the device's state yet
     aside: Aside | None = None  # the state, if it has one
+    room: Room | None = None  # for the result
 
 
 class Done(NamedTuple):
@@ -90,10 +91,3 @@ class Done(NamedTuple):
     sums: tuple[Sums, ...] = ()
     text: str = ""
     faults: Mapping[NodeId, Exception] = {}  # of all devices
-
-
-class Letter(NamedTuple):
-    """To a worker."""
-
-    orders: list[Order]
-    free: list[tuple[int, int]]  # memory of its region that is no longer used: offset and size

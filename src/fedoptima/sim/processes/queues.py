@@ -6,25 +6,15 @@ from collections import deque
 
 from fedoptima.core.types import NodeId
 from fedoptima.sim.processes.messages import Aside, Declared, Done, Work
-from fedoptima.sim.processes.shared_memory import SharedTensors
+from fedoptima.sim.processes.shared_memory import Room, SharedTensors
 
 
 class Item:
     """A job, or other work of a node that has its place among the jobs."""
 
     __slots__ = (
-        *(
-            "cost",
-            "declared",
-            "missing",
-            "node",
-            "number",
-            "queued",
-            "reply",
-            "value",
-            "void",
-            "work",
-        ),
+        *("cost", "declared", "missing", "node", "number", "queued"),
+        *("reply", "room", "value", "void", "work"),
     )
 
     def __init__(
@@ -44,6 +34,7 @@ class Item:
         self.void = False  # one of them could not be computed
         self.queued = False
         self.cost = 0  # bytes that it uses and makes
+        self.room: Room | None = None  # memory that was lent for the result
         self.reply: Done | None = None
 
     @property

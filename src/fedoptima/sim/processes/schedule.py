@@ -16,7 +16,7 @@ from fedoptima.engine.payloads import Tensors
 from fedoptima.sim.processes.crew import Crew
 from fedoptima.sim.processes.messages import Aside, Declared, Done, Order, Reset, Work
 from fedoptima.sim.processes.queues import Item, Queue
-from fedoptima.sim.processes.shared_memory import Layout, Place, SharedTensors
+from fedoptima.sim.processes.shared_memory import FreeMemory, Layout, Place, Room, SharedTensors
 
 _LOW = 1  # a worker with so many orders left is sent more
 _AT_ONCE = 32  # orders of a device in one letter
@@ -33,10 +33,12 @@ class Schedule:
         workers: int,
         queues: Mapping[NodeId, Queue],
         new_value: Callable[[], SharedTensors],
+        free: FreeMemory,
     ) -> None:
         self._crew = crew
         self._queues = queues
         self._new_value = new_value
+        self._memory = free
         self._server = queues[SERVER]
         self._server.worker = _FIRST
         self._left = [0] * workers  # orders that are not done
@@ -140,7 +142,9 @@ class Schedule:
                 self._finish(item, Done(item.number))
             else:
                 assert item.work is not None
-                orders.append((item, Order(item.number, SERVER, item.work, item.declared)))
+                room = self._room_for(item)
+                order = Order(item.number, SERVER, item.work, item.declared, room=room)
+                orders.append((item, order))
         if orders:
             self._send(_FIRST, orders)
         # The server's worker last: it begins a round only if all others have enough to do.
@@ -170,7 +174,7 @@ class Schedule:
             begins = queue.worker is None
             order = Order(
                 *(item.number, queue.node, work, item.declared),
-                *(begins, queue.aside if begins else None),
+                *(begins, queue.aside if begins else None, self._room_for(item)),
             )
             queue.worker = worker
             queue.closing = isinstance(work, ExportModel | Reset)
@@ -222,9 +226,21 @@ class Schedule:
             if item.node == SERVER:
                 self.error = reply.error
         if value is not None:
+            self._settle_room(item, work, reply.result)
             self._provide(value, reply.result)
         if isinstance(work, ExportModel | Reset):
             self._round_over(queue, work, reply)
+
+    def _room_for(self, item: Item) -> Room | None:
+        if item.value is not None:
+            item.room = self._memory.room_for(_kind(item.work, item.declared))
+        return item.room
+
+    def _settle_room(self, item: Item, work: Work | None, place: Place | None) -> None:
+        if item.room is not None and (place is None or place.offset != item.room.offset):
+            self._memory.add(*item.room)  # it was not used
+        if place is not None:
+            self._memory.learn(_kind(work, item.declared), place.nbytes)
 
     def _provide(self, value: SharedTensors, place: Place | None) -> None:
         """Jobs that wait for the value can go on."""
@@ -262,6 +278,11 @@ class Schedule:
         tensors = self._new_value()
         tensors.place = self._known(place)
         return tensors
+
+
+def _kind(work: Work | None, declared: Declared | None) -> object:
+    """Results that take the same memory."""
+    return type(work), declared.nbytes if declared else 0
 
 
 def _sound(reply: Done) -> Done:

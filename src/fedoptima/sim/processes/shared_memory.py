@@ -32,12 +32,19 @@ class Place(NamedTuple):
     layout: Layout
 
 
+class Room(NamedTuple):
+    """Memory for named tensors."""
+
+    offset: int
+    nbytes: int
+
+
 def layout_of(tensors: Mapping[str, Tensor]) -> Layout:
     return tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items())
 
 
 class SharedMemory:
-    """A mapping with a region for each process, in which only that process allocates."""
+    """A mapping with a region for each process, which only that process hands out."""
 
     def __init__(self, regions: int) -> None:
         pages = os.sysconf("SC_PHYS_PAGES")
@@ -48,10 +55,6 @@ class SharedMemory:
     def region(self, number: int) -> Region:
         start = number * self._region
         return Region(self, start, start + self._region)
-
-    def owner(self, place: Place) -> int:
-        """The number of the region that it is in."""
-        return place.offset // self._region
 
     def tensors(self, place: Place) -> Tensors:
         offset, found = place.offset, {}
@@ -69,34 +72,54 @@ class SharedMemory:
 
 
 class Region:
-    """Hands out memory. A run needs few different sizes: what is returned is kept by its size."""
+    """Memory that one process hands out, each part of it once; see `FreeMemory`."""
 
     def __init__(self, memory: SharedMemory, start: int, end: int) -> None:
         self._memory = memory
         self._next, self._end = start, end
-        self._free: dict[int, list[int]] = {}
 
-    def store(self, tensors: Mapping[str, Tensor]) -> Place:
-        """A copy of the tensors."""
+    def store(self, tensors: Mapping[str, Tensor], room: Room | None = None) -> Place:
+        """A copy of the tensors. ``room``: memory to use if they fit exactly."""
         layout = layout_of(tensors)
         nbytes = sum(_aligned(tensor.nbytes) for tensor in tensors.values())
-        place = Place(self._take(nbytes), nbytes, layout)
+        fits = room is not None and room.nbytes == nbytes
+        place = Place(
+            room.offset if room is not None and fits else self._take(nbytes), nbytes, layout
+        )
         copies = self._memory.tensors(place)
         for name, tensor in tensors.items():
             copies[name].copy_(tensor.detach())
         return place
 
     def _take(self, nbytes: int) -> int:
-        free = self._free.get(nbytes)
-        if free:
-            return free.pop()
         offset, self._next = self._next, self._next + nbytes
         if self._next > self._end:
             raise RunFailed("the tensors in use take more than this machine's memory")
         return offset
 
-    def give_back(self, offset: int, nbytes: int) -> None:
-        self._free.setdefault(nbytes, []).append(offset)
+
+class FreeMemory:
+    """What was used and is not any more. The driving process lends it with an order.
+
+    Each process by itself would keep as much as it has ever used at once, and they take turns.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, list[int]] = {}  # by size: a run needs few different ones
+        self._sizes: dict[object, int] = {}
+
+    def add(self, offset: int, nbytes: int) -> None:
+        self._offsets.setdefault(nbytes, []).append(offset)
+
+    def learn(self, kind: object, nbytes: int) -> None:
+        """Results of this kind take so much."""
+        self._sizes[kind] = nbytes
+
+    def room_for(self, kind: object) -> Room | None:
+        nbytes = self._sizes.get(kind)
+        if nbytes is None or not self._offsets.get(nbytes):
+            return None
+        return Room(self._offsets[nbytes].pop(), nbytes)
 
 
 def _aligned(nbytes: int) -> int:

@@ -33,7 +33,6 @@ from fedoptima.sim.processes.messages import (
     Done,
     EvaluateBatches,
     Forget,
-    Letter,
     Order,
     Reset,
     Restore,
@@ -122,12 +121,10 @@ class _Worker:
 
     def _receive(self) -> None:
         while self._connection.poll() or not (self._first or self._orders):
-            letter: Letter = pickle.loads(self._connection.recv_bytes())
-            for order in letter.orders:
+            orders: list[Order] = pickle.loads(self._connection.recv_bytes())
+            for order in orders:
                 urgent = order.node == SERVER
                 (self._first if urgent else self._orders).append(order)
-            for offset, nbytes in letter.free:
-                self._region.give_back(offset, nbytes)
 
     def _report(self) -> None:
         self._connection.send_bytes(pickle.dumps(self._done))
@@ -152,7 +149,7 @@ class _Worker:
         number, server = order.number, self._server
         match order.work:
             case Snapshot():
-                return Done(number, self._region.store(server.weights()))
+                return Done(number, self._region.store(server.weights(), order.room))
             case EvaluateBatches():
                 return Done(number, sums=tuple(self._evaluate(order.work)))
             case Forget(device):
@@ -168,7 +165,7 @@ class _Worker:
                 return Done(number, self._region.store(tensors), book=book)
             case Reset():
                 raise AssertionError("a server is not reset")
-        place, text = self._result(order.work, order.declared, server)
+        place, text = self._result(order, order.work, server)
         return Done(number, place, fault=self._noted(order.work), text=text)
 
     def _noted(self, job: Job) -> Exception | None:
@@ -204,12 +201,12 @@ class _Worker:
             case Snapshot() | EvaluateBatches() | Forget() | Restore():
                 raise AssertionError("only a server does this")
         if not isinstance(order.work, ExportModel):
-            return Done(order.number, self._result(order.work, order.declared, engine)[0])
+            return Done(order.number, self._result(order, order.work, engine)[0])
         assert order.declared is not None
         outcome = engine.execute(order.work, order.declared.result)
         _compare(order.declared, outcome.result, outcome.samples, outcome.text)
         fault = engine.inspect(outcome.result)
-        place = self._region.store(unpack(outcome.result))
+        place = self._region.store(unpack(outcome.result), order.room)
         del outcome
         book, aside = self._set_aside(order.node, engine)
         return Done(order.number, place, fault=fault, book=book, aside=aside)
@@ -241,14 +238,15 @@ class _Worker:
         return book, None
 
     def _result(
-        self, job: Job, declared: Declared | None, engine: ServerEngine | DeviceEngine
+        self, order: Order, job: Job, engine: ServerEngine | DeviceEngine
     ) -> tuple[Place | None, str]:
+        declared = order.declared
         assert declared is not None
         outcome = engine.execute(job, declared.result)
         _compare(declared, outcome.result, outcome.samples, outcome.text)
         if outcome.result.value is None:
             return None, outcome.text
-        return self._region.store(unpack(outcome.result)), outcome.text
+        return self._region.store(unpack(outcome.result), order.room), outcome.text
 
 
 def subject(job: object) -> NodeId | None:
