@@ -8,7 +8,6 @@ import select
 import signal
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -24,7 +23,6 @@ class Crew:
     def __init__(
         self, count: int, memory: SharedMemory, task: Task, plan: Plan, build: BuildDevice
     ) -> None:
-        import_module("torch._dynamo")  # optimisers load it; here once for all workers
         context = get_context("fork")  # what the user gave as Python objects is there, too
         pipes = [context.Pipe() for _ in range(count)]
         self._pipes: list[Connection] = [ours for ours, _ in pipes]

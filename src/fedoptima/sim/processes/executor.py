@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from weakref import WeakValueDictionary
 
 from torch import Tensor
@@ -57,6 +58,7 @@ class Processes:
         self, task: Task, batches: Mapping[NodeId, int], build: BuildDevice, workers: int
     ) -> None:
         """``batches``: samples in each device's batch."""
+        import_module("torch._dynamo")  # optimisers load it; here once for all workers
         self._task = task
         self._build = build
         self._workers = workers
