@@ -94,19 +94,26 @@ class RobustMerging:
         far = [self._how_far(group) for group in range(len(self._groups))]
         cosines = self._cosines()
         usual = float(middle(torch.tensor(list(cosines.values()))))
-        why: dict[NodeId, str] = {}
-        for device, cosine in cosines.items():
-            times = max(group[device] for group in far)
-            if not times <= FAR:
-                why[device] = (
-                    f"it changes the model {times:.3g} times as much as usual in this fleet; up to "
-                    f"{FAR:g} times is accepted"
-                )
-            elif cosine < min(0.0, usual - APART):
-                why[device] = (
-                    f"it moves the model against the fleet: its cosine with the median of the "
-                    f"others is {cosine:.2f}, and {usual:.2f} is usual"
-                )
+        times = {device: max(group[device] for group in far) for device in cosines}
+        too_far = [device for device in cosines if not times[device] <= FAR]
+        apart = [d for d in cosines if cosines[d] < min(0.0, usual - APART) and d not in too_far]
+        # The worst first: whatever the fleet looks like, at least half of it is accepted.
+        worst = [
+            *sorted(too_far, key=lambda device: -times[device]),
+            *sorted(apart, key=lambda device: cosines[device]),
+        ][: len(self.latest) // 2]
+        why = {
+            device: (
+                f"it changes the model {times[device]:.3g} times as much as usual in this fleet; "
+                f"up to {FAR:g} times is accepted"
+            )
+            if device in too_far
+            else (
+                f"it moves the model against the fleet: its cosine with the median of the "
+                f"others is {cosines[device]:.2f}, and {usual:.2f} is usual"
+            )
+            for device in worst
+        }
         against = {
             device: "its device moves the model against the fleet: the cosine with the others is "
             f"{self._agreement[device]:.2f} on average"
