@@ -37,6 +37,7 @@ class HostileEngine(DeviceEngine):
         super().__init__(task, node, loader, deferred=True)
         self._attack = attack
         self._strength = strength
+        self._began: Tensors = {}  # the model of this round
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         outcome = super().execute(job, result)
@@ -51,6 +52,10 @@ class HostileEngine(DeviceEngine):
                 return outcome
         return replace(outcome, result=pack(result, poisoned))
 
+    def _load(self, tensors: Tensors, progress: float) -> None:
+        super()._load(tensors, progress)
+        self._began = tensors
+
     def _poison(self, tensors: Tensors, result: PayloadId, delta: bool) -> Tensors:
         generator = torch.Generator().manual_seed(derive(0, self._node, str(result)))
         parameters = self._learning().parameter_names()
@@ -59,9 +64,7 @@ class HostileEngine(DeviceEngine):
             if not tensor.is_floating_point():
                 poisoned[name] = tensor
                 continue
-            base = (
-                torch.zeros_like(tensor) if delta and name in parameters else self._received[name]
-            )
+            base = torch.zeros_like(tensor) if delta and name in parameters else self._began[name]
             change = tensor - base
             if self._attack == "sign_flip":
                 change = change * -self._strength
