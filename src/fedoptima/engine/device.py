@@ -31,16 +31,15 @@ from fedoptima.engine.learner import Learner
 from fedoptima.engine.losses import Losses
 from fedoptima.engine.payload_validation import ExpectedModel
 from fedoptima.engine.payloads import (
-    ACTIVATIONS,
     AUXILIARY,
     LABELS,
     SHARE,
     Tensors,
     name_activation,
     pack,
+    propagate,
 )
 from fedoptima.engine.task import Task
-from fedoptima.models.activation import tensors_of
 
 
 class DeviceEngine:
@@ -171,12 +170,7 @@ class DeviceEngine:
         self, seq: int, part: int, gradient: Tensors, apply: bool, result: PayloadId
     ) -> Outcome:
         _, output, labels = self._waiting.pop((seq, part))
-        pairs = [
-            (tensor, gradient[f"{ACTIVATIONS}{index}"])
-            for index, tensor in enumerate(tensors_of(output))
-            if tensor.requires_grad
-        ]
-        torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
+        propagate(output, gradient)
         if apply:
             self._learning().learn()
         return Outcome(Payload(result, 0), samples=len(labels))

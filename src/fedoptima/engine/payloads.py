@@ -79,3 +79,13 @@ def gradients_of(activation: object) -> Tensors:
         for index, tensor in enumerate(tensors_of(activation))
         if tensor.requires_grad
     }
+
+
+def propagate(activation: object, gradients: Tensors) -> None:
+    """The backward pass from an activation, with what `gradients_of` it the server has sent."""
+    pairs = [
+        (tensor, gradients[f"{ACTIVATIONS}{index}"])
+        for index, tensor in enumerate(tensors_of(activation))
+        if tensor.requires_grad
+    ]
+    torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])

@@ -19,16 +19,15 @@ from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_why_not
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import (
-    ACTIVATIONS,
     AUXILIARY,
     LABELS,
     SHARE,
     Tensors,
     name_activation,
     pack,
+    propagate,
 )
 from fedoptima.engine.task import Task
-from fedoptima.models.activation import tensors_of
 
 
 @dataclass
@@ -38,10 +37,6 @@ class _Forward:
     recording: Recording[tuple[object, Tensor]]  # output and labels
     back: Recording[object] | None = None
     gradient: Tensors | None = None  # what `back` reads
-
-    @property
-    def labels(self) -> Tensor:
-        return self.recording.made[1]
 
 
 class GraphedDevice(DeviceEngine):
@@ -185,12 +180,7 @@ class GraphedDevice(DeviceEngine):
             output, static = forward.recording.made[0], forward.gradient
 
             def work() -> object:
-                pairs = [
-                    (tensor, static[f"{ACTIVATIONS}{index}"])
-                    for index, tensor in enumerate(tensors_of(output))
-                    if tensor.requires_grad
-                ]
-                torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
+                propagate(output, static)
                 if apply:
                     self._learning().learn()
                 return None
