@@ -6,6 +6,7 @@ check runs in a fresh interpreter, because this one has long loaded half of what
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -93,8 +94,22 @@ def closure(distributions: tuple[str, ...]) -> set[str]:
     return found
 
 
+PLAIN_TORCH = """
+import torch
+layer = torch.nn.Linear(2, 2)
+torch.optim.SGD(layer.parameters(), lr=0.1).step()
+"""
+
+
+@functools.cache
+def loaded_by_torch() -> frozenset[str]:
+    """What torch itself loads where it happens to be installed, as colorama, without requiring it."""
+    return frozenset(newly_loaded(PLAIN_TORCH))
+
+
 def foreign(modules: set[str]) -> set[str]:
     """Those installed distributions among ``modules``' owners that are not allowed."""
+    modules = modules - loaded_by_torch()
     owners = packages_distributions()
     tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
     loaded = {normalised(owner) for top in tops for owner in owners.get(top, [])}
