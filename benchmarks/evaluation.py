@@ -24,7 +24,7 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import prepare_run
 
@@ -41,7 +41,7 @@ def texts(samples: int, length: int) -> Dataset:
     return as_dataset(data, data, name="noise")
 
 
-def build(model: str, samples: int, device: str, precision: str) -> Task:
+def build(model: str, samples: int, device: str, precision: str) -> Workload:
     given = texts(samples, LENGTHS[model]) if model in LENGTHS else images(samples=10 * samples)
     recipe = {
         "device": device,
@@ -50,21 +50,21 @@ def build(model: str, samples: int, device: str, precision: str) -> Task:
         "training": {"precision": precision},
         "stop": {"epochs": 1.0},
     }
-    return prepare_run(validate(Recipe, recipe, "benchmark"), 1, Given(dataset=given)).task
+    return prepare_run(validate(Recipe, recipe, "benchmark"), 1, Given(dataset=given)).workload
 
 
 def measure(
     model: str, samples: int, device: str, *, precision: str = "float32", rounds: int = 3
 ) -> dict[str, object]:
-    task = build(model, samples, device, precision)
-    module = deepcopy(task.model).to(task.compute)
-    ways: dict[str, tuple[Task, Callable[[], AbstractContextManager[None]]]] = {
-        "as it is": (task, nullcontext),
-        "200 at a time": (replace(task, evaluation_batch=200), nullcontext),
-        "500 at a time": (replace(task, evaluation_batch=500), nullcontext),
+    workload = build(model, samples, device, precision)
+    module = deepcopy(workload.model).to(workload.compute)
+    ways: dict[str, tuple[Workload, Callable[[], AbstractContextManager[None]]]] = {
+        "as it is": (workload, nullcontext),
+        "200 at a time": (replace(workload, evaluation_batch=200), nullcontext),
+        "500 at a time": (replace(workload, evaluation_batch=500), nullcontext),
     }
     if model in LENGTHS:
-        plain = replace(task, evaluation_batch=200)
+        plain = replace(workload, evaluation_batch=200)
         ways["200 at a time, plain attention"] = (plain, lambda: sdpa_kernel(SDPBackend.MATH))
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(rounds + 1):  # the first warms up

@@ -91,20 +91,20 @@ class BareLoop:
     """The steps of an epoch, recorded."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._task = experiment.task
-        self._compute = self._task.compute
+        self._workload = experiment.workload
+        self._compute = self._workload.compute
         devices = len(experiment.shares)
         fleet = experiment.fleet.devices.values()
-        plan = self._task.plan([DeviceSpeed(s.flops_per_second, s.up) for s in fleet])
-        self._settings = self._task.device_optimizer
-        self._sides = [self._task.sides(plan) for _ in range(devices)]
+        plan = self._workload.plan([DeviceSpeed(s.flops_per_second, s.up) for s in fleet])
+        self._settings = self._workload.device_optimizer
+        self._sides = [self._workload.sides(plan) for _ in range(devices)]
         self.size = experiment.recipe.training.batch_size
         self.steps = min(len(rows) for rows in experiment.shares.values()) // self.size
         self._rows = [
             torch.as_tensor(rows, device=self._compute)[: self.steps * self.size]
             for rows in experiment.shares.values()
         ]
-        augment, count = self._task.dataset.augment, self.steps * self.size
+        augment, count = self._workload.dataset.augment, self.steps * self.size
         self._crops = None if augment is None else augment.draw(count, seed=1).to(self._compute)
         self._streams = self._new_streams(devices + 1)
         counter = torch.zeros(1, dtype=torch.int64, device=self._compute)
@@ -166,7 +166,7 @@ class BareLoop:
     # ---- steps -------------------------------------------------------------------------------
 
     def _batch(self, number: int) -> tuple[Tensor, Tensor]:
-        split, dataset = self._task.dataset.train, self._task.dataset
+        split, dataset = self._workload.dataset.train, self._workload.dataset
         within = torch.arange(self.size, device=self._compute)
         places = self._counters[2 * number] % self.steps * self.size + within
         rows = self._rows[number].index_select(0, places)
@@ -188,7 +188,7 @@ class BareLoop:
             slot = self._counters[2 * number] % AHEAD
             for name, tensor in _one({**name_activation(output), "labels": labels}):
                 self._rings[number][name].index_copy_(0, slot, tensor)
-            self._task.loss(auxiliary(output), labels).backward()  # type: ignore[no-untyped-call]
+            self._workload.loss(auxiliary(output), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             for parameter in parameters:
                 parameter.grad = None
@@ -206,7 +206,7 @@ class BareLoop:
                 name: ring.index_select(0, slot)[0] for name, ring in self._rings[number].items()
             }
             output = server(rebuild_activation(tensors, sides.activation))
-            self._task.loss(output, tensors["labels"]).backward()  # type: ignore[no-untyped-call]
+            self._workload.loss(output, tensors["labels"]).backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
             for parameter in server.parameters():
                 parameter.grad = None

@@ -103,15 +103,15 @@ def over_the_network() -> float:
 
 
 def bare_loop(setup: ServerSetup) -> float:
-    task = setup.task
-    plan = task.plan([DeviceSpeed(1e9, 1e7)])
-    sides = task.sides(plan)
+    workload = setup.workload
+    plan = workload.plan([DeviceSpeed(1e9, 1e7)])
+    sides = workload.sides(plan)
     assert sides.auxiliary is not None
     modules = {"": sides.device, "aux.": sides.auxiliary}
     parameters = [p for module in modules.values() for p in module.parameters()]
-    optimizer = task.device_optimizer.build(parameters)
+    optimizer = workload.device_optimizer.build(parameters)
     loader = Loader(
-        task.dataset, torch.arange(1000), batch_size=BATCH, seed=1, node=NAME, augment=False
+        workload.dataset, torch.arange(1000), batch_size=BATCH, seed=1, node=NAME, augment=False
     )
     for module in modules.values():
         module.train()

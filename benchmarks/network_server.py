@@ -62,11 +62,11 @@ def build(device: str = "cpu", *, devices: int = DEVICES, seconds: float = SECON
 
 
 def sides_of(setup: ServerSetup) -> Sides:
-    return setup.task.sides(setup.task.plan([DeviceSpeed(1e9, 1e7)] * DEVICES))
+    return setup.workload.sides(setup.workload.plan([DeviceSpeed(1e9, 1e7)] * DEVICES))
 
 
 def stored_batch(setup: ServerSetup, sides: Sides) -> Tensors:
-    data = setup.task.dataset
+    data = setup.workload.dataset
     with torch.no_grad():
         output = sides.device(data.prepare(data.train.inputs[:BATCH]))
     tensors = {**name_activation(output), LABELS: data.train.labels[:BATCH]}
@@ -124,9 +124,9 @@ def over_the_network(
 def bare_loop(setup: ServerSetup, sides: Sides, batch: Tensors, seconds: float = SECONDS) -> float:
     assert sides.server is not None
     server = sides.server.train()
-    settings, fused = setup.task.server_optimizer, setup.task.compute.type == "cuda"
+    settings, fused = setup.workload.server_optimizer, setup.workload.compute.type == "cuda"
     optimizer = build_optimizer(settings, list(server.parameters()), fused=fused)
-    batch = {name: tensor.to(setup.task.compute) for name, tensor in batch.items()}
+    batch = {name: tensor.to(setup.workload.compute) for name, tensor in batch.items()}
     steps, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         activation = rebuild_activation(batch, sides.activation)
@@ -134,9 +134,9 @@ def bare_loop(setup: ServerSetup, sides: Sides, batch: Tensors, seconds: float =
         cross_entropy(server(activation), batch[LABELS]).backward()
         optimizer.step()
         steps += 1
-        if steps % 100 == 0 and setup.task.compute.type == "cuda":
+        if steps % 100 == 0 and setup.workload.compute.type == "cuda":
             torch.cuda.synchronize()
-    if setup.task.compute.type == "cuda":
+    if setup.workload.compute.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - start) / steps
 

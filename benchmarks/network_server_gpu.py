@@ -41,24 +41,24 @@ from fedoptima.runtime.security.certificates import make_device
 
 def recorded_loop(setup: ServerSetup, sides: Sides, batch: Tensors, seconds: float) -> float:
     """Seconds a step: replays of a graph that also takes a new batch from GPU memory."""
-    if setup.task.compute.type != "cuda":
+    if setup.workload.compute.type != "cuda":
         return bare_loop(setup, sides, batch, seconds)
     assert sides.server is not None
     server = sides.server.train()
-    settings = setup.task.server_optimizer
+    settings = setup.workload.server_optimizer
     optimizer = build_optimizer(settings, list(server.parameters()), fused=True)
-    stored = {name: tensor.to(setup.task.compute) for name, tensor in batch.items()}
+    stored = {name: tensor.to(setup.workload.compute) for name, tensor in batch.items()}
     own = {name: tensor.clone() for name, tensor in stored.items()}
 
     def step() -> None:
         for name, tensor in own.items():
             tensor.copy_(stored[name])
         activation = rebuild_activation(own, sides.activation)
-        setup.task.loss(server(activation), own[LABELS]).backward()  # type: ignore[no-untyped-call]
+        setup.workload.loss(server(activation), own[LABELS]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    stream = torch.cuda.Stream(setup.task.compute)  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream(setup.workload.compute)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):

@@ -23,15 +23,15 @@ def main() -> None:
     asked = Asked.read()
     workload = asked.workload
     experiment = prepare(recipe(workload, Path(asked.data)))
-    task = experiment.task
-    sides = task.sides(experiment.plan())
+    training = experiment.workload
+    sides = training.sides(experiment.plan())
     assert sides.server is not None
     server = sides.server.train()
     optimizer = torch.optim.SGD(server.parameters(), LEARNING_RATE, MOMENTUM)
     batches = []
     with torch.no_grad():
         for name, rows in experiment.shares.items():
-            inputs, labels = device_loader(experiment.recipe, task, name, rows).batch(0)
+            inputs, labels = device_loader(experiment.recipe, training, name, rows).batch(0)
             batches.append((name_activation(sides.device(inputs)), labels))
     steps = workload.clients * workload.rounds * workload.steps
     start = time.perf_counter()
@@ -39,7 +39,7 @@ def main() -> None:
         tensors, labels = batches[step % len(batches)]
         output = server(rebuild_activation(tensors, sides.activation))
         optimizer.zero_grad()
-        task.loss(output, labels).backward()
+        training.loss(output, labels).backward()
         optimizer.step()
     asked.reply(time.perf_counter() - start, server.state_dict(), steps=steps)
 

@@ -43,7 +43,7 @@ def train(
 ) -> None:
     """One process: its clients in every round, their weighted sum in ``total``."""
     torch.set_num_threads(1)
-    model = deepcopy(experiment.task.model).train()
+    model = deepcopy(experiment.workload.model).train()
     own = dict(model.state_dict())
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, MOMENTUM)
     # Of all clients at once: one by one they would lie between what a step allocates and frees.
@@ -76,7 +76,7 @@ def train(
 
 
 def evaluate(experiment: Experiment, weights: State) -> None:
-    model, data = deepcopy(experiment.task.model).eval(), experiment.task.dataset
+    model, data = deepcopy(experiment.workload.model).eval(), experiment.workload.dataset
     model.load_state_dict(weights)
     with torch.inference_mode():
         for part in data.test.inputs.split(EVALUATED):
@@ -90,10 +90,12 @@ def main() -> None:
     workload = asked.workload
     experiment = prepare(recipe(workload, Path(asked.data)))
     loaders = [
-        device_loader(experiment.recipe, experiment.task, name, rows)
+        device_loader(experiment.recipe, experiment.workload, name, rows)
         for name, rows in experiment.shares.items()
     ]
-    weights = {n: t.clone().share_memory_() for n, t in experiment.task.model.state_dict().items()}
+    weights = {
+        n: t.clone().share_memory_() for n, t in experiment.workload.model.state_dict().items()
+    }
     totals = [
         {name: torch.zeros_like(tensor).share_memory_() for name, tensor in weights.items()}
         for _ in range(asked.workers)

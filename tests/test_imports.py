@@ -103,7 +103,7 @@ torch.optim.SGD(layer.parameters(), lr=0.1).step()
 
 @functools.cache
 def loaded_by_torch() -> frozenset[str]:
-    """What torch itself loads where it happens to be installed, as colorama, without requiring it."""
+    """What torch itself loads where it is installed, as colorama, without requiring it."""
     return frozenset(newly_loaded(PLAIN_TORCH))
 
 

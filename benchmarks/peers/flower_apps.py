@@ -30,7 +30,7 @@ def setup(data: str, asked: Asked) -> tuple[Experiment, list[Loader]]:
     warm_up()
     experiment = prepare(recipe(asked.workload, Path(data)))
     loaders = [
-        device_loader(experiment.recipe, experiment.task, name, rows)
+        device_loader(experiment.recipe, experiment.workload, name, rows)
         for name, rows in experiment.shares.items()
     ]
     return experiment, loaders
@@ -49,7 +49,7 @@ def client_app(asked: Asked) -> ClientApp:
         experiment, loaders = setup(asked.data, asked)
         loader, steps = loaders[int(context.node_config["partition-id"])], asked.workload.steps
         number = int(message.content["config"]["server-round"]) - 1
-        model = experiment.task.model.train()
+        model = experiment.workload.model.train()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, MOMENTUM)
         for step in range(number * steps, (number + 1) * steps):
@@ -81,7 +81,7 @@ def server_app(asked: Asked) -> ServerApp:
         strategy = FedAvg(
             fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
         )
-        initial = ArrayRecord(experiment.task.model.state_dict())
+        initial = ArrayRecord(experiment.workload.model.state_dict())
         start = time.perf_counter()
         result = strategy.start(grid, initial, num_rounds=asked.workload.rounds)
         weights = result.arrays.to_torch_state_dict()

@@ -86,7 +86,7 @@ def train() -> None:
     experiment = prepare(recipe(workload, Path(asked.data)))
     algorithm, steps = Averaging(), workload.steps
     loaders = {
-        name: device_loader(experiment.recipe, experiment.task, name, rows)
+        name: device_loader(experiment.recipe, experiment.workload, name, rows)
         for name, rows in experiment.shares.items()
     }
 
@@ -94,7 +94,7 @@ def train() -> None:
         return Batches(loaders[name], algorithm.round * steps, steps, name)
 
     clients = FederatedDataset(client, get_user_sampler("minimize_reuse", list(loaders)))
-    network = Network(experiment.task.model)
+    network = Network(experiment.workload.model)
     model = PyTorchModel(
         network,
         lambda parameters, lr: torch.optim.SGD(parameters, lr, MOMENTUM),
@@ -117,6 +117,6 @@ def train() -> None:
         ),
     )
     if pytorch_ops.distributed.global_rank == 0:
-        evaluate(experiment, experiment.task.model.state_dict())
-        parameters = dict(experiment.task.model.named_parameters())
+        evaluate(experiment, experiment.workload.model.state_dict())
+        parameters = dict(experiment.workload.model.named_parameters())
         asked.reply(time.perf_counter() - start, parameters)

@@ -108,7 +108,7 @@ def test_all_methods_begin_with_the_same_weights_and_data_and_split(about: About
     assert len(splits) == 1
     for share in shares:
         assert all((share[device] == rows).all() for device, rows in shares[0].items())
-    other_seed = prepare(recipe_of(about, "fl", 2)).task.model
+    other_seed = prepare(recipe_of(about, "fl", 2)).workload.model
     assert weights_digest(other_seed.state_dict()) not in weights
 
 

@@ -160,7 +160,7 @@ def simulated(recipe: Recipe, fault: Fault) -> Told:
         assembly = assemble(prepare(recipe), [records.append])
         engine = assembly.device_engines[FAULTY]
         assert isinstance(engine, DeviceEngine)
-        faulty = FaultyEngine(engine._task, FAULTY, engine._loader, deferred=True)
+        faulty = FaultyEngine(engine._workload, FAULTY, engine._loader, deferred=True)
         faulty.fault = fault
         cast(dict[NodeId, DeviceEngine], assembly.device_engines)[FAULTY] = faulty
         halt = assembly.simulation.run()

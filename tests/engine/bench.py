@@ -17,7 +17,7 @@ from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.preprocess.plan import PlanSettings
 
 SEED = 5
@@ -67,7 +67,7 @@ class Bench:
             auxiliary=auxiliary,
             split=None if training is ServerTraining.NONE else 1,
         )
-        self.task = Task(
+        self.workload = Workload(
             model=model,
             dataset=dataset,
             validation=dataset.test,
@@ -79,9 +79,9 @@ class Bench:
             precision=precision,
         )
         self._jobs = 0
-        self.server = ServerEngine(self.task)
+        self.server = ServerEngine(self.workload)
         self.loaders = {d: self._loader(d, batch) for d in devices}
-        self.devices = {d: DeviceEngine(self.task, NodeId(d), self.loaders[d]) for d in devices}
+        self.devices = {d: DeviceEngine(self.workload, NodeId(d), self.loaders[d]) for d in devices}
         profiles = tuple(DeviceProfile(NodeId(d), len(data[1]), 1e9, 1e6) for d in devices)
         planned = self.at_server(PlanRun(profiles))
         self.plan = planned.text
@@ -91,8 +91,8 @@ class Bench:
             self.at(device, LoadModel(self.first_model, 0.0))
 
     def _loader(self, node: str, batch: int) -> Loader:
-        rows = torch.arange(len(self.task.dataset.train))
-        return Loader(self.task.dataset, rows, batch_size=batch, seed=SEED, node=node)
+        rows = torch.arange(len(self.workload.dataset.train))
+        return Loader(self.workload.dataset, rows, batch_size=batch, seed=SEED, node=node)
 
     def _name(self) -> PayloadId:
         self._jobs += 1

@@ -72,7 +72,7 @@ def answers(work: Bench, device: NodeId) -> Tensors:
     a copy that differs in any weight gives another gradient."""
     hidden, labels = samples(7, 8, seed=9)
     books, tensors = work.server.save()
-    other = ServerEngine(work.task)
+    other = ServerEngine(work.workload)
     other.restore(books, {name: tensor.clone() for name, tensor in tensors.items()})
     data = Payload(work.first_model.id, 0, {"activations.0": hidden, "labels": labels})
     return unpack(other.execute(ServerStep(device, 1, 99, data, 0.0, True), data.id).result)

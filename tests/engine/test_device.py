@@ -31,7 +31,7 @@ from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.models.transformer import transformer
 from tests.engine.bench import RATE, Bench, close, dense_model, same, samples, sgd, state
 
@@ -44,7 +44,7 @@ def whole(**changes: object) -> Bench:
 
 def plain_steps(bench: Bench, steps: int, **optimizer: float | bool) -> Tensors:
     """The same as ``steps`` full steps, in plain torch."""
-    model = deepcopy(bench.task.model)
+    model = deepcopy(bench.workload.model)
     sgd_ = torch.optim.SGD(model.parameters(), **{"lr": RATE, **optimizer})  # type: ignore[arg-type]
     for step in range(steps):
         inputs, labels = bench.batch(step)
@@ -55,8 +55,8 @@ def plain_steps(bench: Bench, steps: int, **optimizer: float | bool) -> Tensors:
 
 
 @dataclass(frozen=True)
-class Interrupted(Task):
-    """A task that calls somebody while a device prepares."""
+class Interrupted(Workload):
+    """A workload that calls somebody while a device prepares."""
 
     call: Callable[[], None] = lambda: None
 
@@ -68,9 +68,9 @@ class Interrupted(Task):
 def test_a_model_may_arrive_while_a_device_prepares() -> None:
     bench = Bench(dense_model(), samples())
     calls: list[Callable[[], None]] = []
-    known = {field.name: getattr(bench.task, field.name) for field in fields(bench.task)}
-    task = Interrupted(**known, call=lambda: calls.pop()() if calls else None)
-    device = DeviceEngine(task, NodeId("d"), bench.loaders["d"])
+    known = {field.name: getattr(bench.workload, field.name) for field in fields(bench.workload)}
+    workload = Interrupted(**known, call=lambda: calls.pop()() if calls else None)
+    device = DeviceEngine(workload, NodeId("d"), bench.loaders["d"])
     calls.append(lambda: device.admit(GlobalModel(1, 0.0, bench.first_model)))
     device.execute(Prepare(bench.plan), PayloadId("job/0/1"))
     device.admit(GlobalModel(1, 0.0, bench.first_model))
@@ -81,7 +81,7 @@ def test_a_forward_pass_hands_out_activations_and_labels() -> None:
     sent = unpack(bench.at("d", Forward(3)).result)
     inputs, labels = bench.batch(3)
     assert sent.keys() == {"activations.0", "labels"}
-    assert torch.equal(sent["activations.0"], bench.task.model[0](inputs))
+    assert torch.equal(sent["activations.0"], bench.workload.model[0](inputs))
     assert torch.equal(sent["labels"], labels)
     assert not sent["activations.0"].requires_grad
 
@@ -92,7 +92,7 @@ def test_an_auxiliary_step_is_a_step_down_the_local_loss() -> None:
     bench.at("d", Forward(0))
     done = bench.at("d", AuxiliaryStep(0))
 
-    device_side = deepcopy(bench.task.model)[0]
+    device_side = deepcopy(bench.workload.model)[0]
     weight = first["aux.dense.linear.weight"].clone().requires_grad_()
     bias = first["aux.dense.linear.bias"].clone().requires_grad_()
     inputs, labels = bench.batch(0)
@@ -122,7 +122,7 @@ def test_momentum_stays_with_its_owner_when_a_model_is_loaded() -> None:
     bench.at("d", LoadModel(bench.first_model, 0.0))
     bench.at("d", FullStep(1))
 
-    model = deepcopy(bench.task.model)
+    model = deepcopy(bench.workload.model)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     for step in range(2):
         model.load_state_dict(unpack(bench.first_model))
@@ -194,9 +194,9 @@ def test_a_delta_is_the_change_since_the_model_was_loaded() -> None:
 
 def test_the_model_given_is_never_trained_itself() -> None:
     bench = whole()
-    before = deepcopy(bench.task.model.state_dict())
+    before = deepcopy(bench.workload.model.state_dict())
     bench.at("d", FullStep(0))
-    assert same(bench.task.model.state_dict(), before)
+    assert same(bench.workload.model.state_dict(), before)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -282,7 +282,7 @@ def test_a_new_model_drops_what_waits_for_its_backward_pass() -> None:
 @pytest.mark.parametrize("job", [FullStep(0), ExportModel()])
 def test_work_before_preparing_is_our_own_mistake(job: FullStep | ExportModel) -> None:
     bench = whole()
-    engine = DeviceEngine(bench.task, NodeId("new"), bench.loaders["d"])
+    engine = DeviceEngine(bench.workload, NodeId("new"), bench.loaders["d"])
     with pytest.raises(InvariantBroken, match="without having prepared"):
         engine.execute(job, PayloadId("x"))
 
@@ -309,7 +309,7 @@ def test_a_restored_device_goes_on_bit_for_bit(when: str, name: str) -> None:
     books, tensors = device.save()
     tensors = {key: tensor.clone() for key, tensor in tensors.items()}
 
-    other = DeviceEngine(bench.task, NodeId("d"), bench.loaders["d"])
+    other = DeviceEngine(bench.workload, NodeId("d"), bench.loaders["d"])
     other.restore(books, tensors)
     for engine in (device, other):
         torch.manual_seed(id(engine) % 1000)
@@ -329,10 +329,10 @@ def test_both_sides_are_restored_in_the_middle_of_a_mini_batch() -> None:
         for part in range(3):
             if broken:  # gradients of earlier parts are there, graphs of later ones too
                 books, tensors = bench.devices["d"].save()
-                bench.devices["d"] = DeviceEngine(bench.task, NodeId("d"), bench.loaders["d"])
+                bench.devices["d"] = DeviceEngine(bench.workload, NodeId("d"), bench.loaders["d"])
                 bench.devices["d"].restore(books, tensors)
                 books, tensors = bench.server.save()
-                bench.server = ServerEngine(bench.task)
+                bench.server = ServerEngine(bench.workload)
                 bench.server.restore(books, tensors)
             step = ServerStep(NodeId("d"), 1, 0, sent[part], 0.0, True, part, 3)
             back = bench.at_server(step).result

@@ -144,7 +144,7 @@ def test_a_model_trained_whole_is_evaluated_as_merged() -> None:
 
 
 def test_there_is_nothing_to_evaluate_or_export_before_there_is_a_plan() -> None:
-    server = ServerEngine(Bench(dense_model(), samples()).task)
+    server = ServerEngine(Bench(dense_model(), samples()).workload)
     with pytest.raises(InvariantBroken, match="before there is a plan"):
         server.evaluation()
     with pytest.raises(InvariantBroken, match="before there is a plan"):

@@ -31,10 +31,10 @@ def test_the_largest_operation_decides_and_weights_do_not_count() -> None:
 
 def test_measuring_leaves_a_model_as_it_was() -> None:
     bench = Bench(dense_model(), samples())
-    before = {name: tensor.clone() for name, tensor in bench.task.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in bench.workload.model.state_dict().items()}
     bench.server.evaluate()
-    assert bench.task.model.training
-    assert all(torch.equal(t, before[n]) for n, t in bench.task.model.state_dict().items())
+    assert bench.workload.model.training
+    assert all(torch.equal(t, before[n]) for n, t in bench.workload.model.state_dict().items())
 
 
 def test_a_batch_fits_the_bound_and_is_never_empty() -> None:
@@ -61,7 +61,7 @@ def test_a_recipe_may_set_the_batch(given: int | None, expected: int) -> None:
     inputs, labels = samples()
     bench = Bench(dense_model(), (inputs[:24], labels[:24]))
     counting = Counting()
-    replace(bench.task, evaluation_batch=given).evaluate([dense_model(), counting])
+    replace(bench.workload, evaluation_batch=given).evaluate([dense_model(), counting])
     assert max(counting.sizes) == expected
     assert sum(counting.sizes) == 24
 
@@ -75,8 +75,8 @@ def test_what_a_preparation_keeps_can_be_trained_with() -> None:
         return inputs * kept[0]
 
     bench = Bench(dense_model(), samples())
-    data = bench.task.validation
-    start_evaluation([dense_model()], data, 10, prepare=prepare, loss=bench.task.loss)()
+    data = bench.workload.validation
+    start_evaluation([dense_model()], data, 10, prepare=prepare, loss=bench.workload.loss)()
     weight = torch.ones(6, requires_grad=True)
     (weight * kept[0]).sum().backward()  # an inference tensor could not be kept for this
 
@@ -84,17 +84,17 @@ def test_what_a_preparation_keeps_can_be_trained_with() -> None:
 def test_an_evaluation_is_started_and_read_later() -> None:
     bench = Bench(dense_model(), samples())
     side = dense_model()
-    metrics = bench.task.start_evaluation([side])
-    assert metrics() == metrics() == bench.task.evaluate([side])
+    metrics = bench.workload.start_evaluation([side])
+    assert metrics() == metrics() == bench.workload.evaluate([side])
 
 
 @needs_cuda
 def test_an_evaluation_on_a_gpu_does_not_wait_for_training() -> None:
     bench = Bench(dense_model(), samples())
-    data = bench.task.validation.to("cuda")
+    data = bench.workload.validation.to("cuda")
     side = dense_model().cuda()
-    expected = bench.task.evaluate([dense_model()])
-    prepare, loss = bench.task.dataset.prepare, bench.task.loss
+    expected = bench.workload.evaluate([dense_model()])
+    prepare, loss = bench.workload.dataset.prepare, bench.workload.loss
     metrics = start_evaluation([side], data, 10, prepare=prepare, loss=loss)
     torch.cuda._sleep(2_000_000_000)  # about a second of "training" on the usual stream
     busy = torch.cuda.Event()

@@ -127,10 +127,10 @@ def work_through(bench: Bench, *, network: str) -> tuple[Tensors, Tensors]:
             return data
         received = from_the_network(data)
         if network == "staged":
-            return pack(data.id, stage(unpack(received), bench.task.compute))
+            return pack(data.id, stage(unpack(received), bench.workload.compute))
         return received
 
-    gradients = bench.task.planning.training is ServerTraining.PER_DEVICE
+    gradients = bench.workload.planning.training is ServerTraining.PER_DEVICE
     if gradients:
         bench.at_server(OpenCopy(D, 1))
     bench.at("d", LoadModel(carried(bench.first_model), 0.0))

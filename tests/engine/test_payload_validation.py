@@ -158,13 +158,13 @@ def test_a_part_of_a_batch_without_its_share_is_refused(bench: Bench) -> None:
 
 def test_activations_are_refused_where_nothing_trains_on_any() -> None:
     whole = Bench(dense_model(), samples(), training=ServerTraining.NONE, auxiliary="none")
-    for server in (whole.server, ServerEngine(whole.task)):
+    for server in (whole.server, ServerEngine(whole.workload)):
         with pytest.raises(ProtocolViolation, match="trains on none"):
             server.admit(batch())
 
 
 def test_before_there_is_a_plan_an_update_of_an_earlier_server_is_let_through(bench: Bench) -> None:
-    ServerEngine(bench.task).admit(handed_in({"anything": torch.zeros(3)}))
+    ServerEngine(bench.workload).admit(handed_in({"anything": torch.zeros(3)}))
 
 
 @pytest.mark.parametrize("message", [Join(0, 7, 1e9, 1e6), Failed("x"), TurnOn()])
@@ -174,7 +174,7 @@ def test_messages_without_tensors_are_the_cores_business(bench: Bench, message: 
 
 
 def test_a_restored_server_knows_what_to_expect(bench: Bench) -> None:
-    other = ServerEngine(bench.task)
+    other = ServerEngine(bench.workload)
     other.restore(*bench.server.save())
     other.admit(handed_in(update(bench)))
     with pytest.raises(ProtocolViolation):
@@ -219,7 +219,7 @@ def test_a_device_takes_the_model_it_has_prepared_for_and_no_other(bench: Bench)
     wrong = GlobalModel(1, 0.0, payload(**other))
     with pytest.raises(ProtocolViolation, match=r"'0.0.bias' is \(9,\)"):
         device.admit(wrong)
-    DeviceEngine(bench.task, NodeId("new"), bench.loaders["d"]).admit(wrong)  # before Prepare
+    DeviceEngine(bench.workload, NodeId("new"), bench.loaders["d"]).admit(wrong)  # before Prepare
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e38, -1e38, 1e6])

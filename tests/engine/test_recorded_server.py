@@ -83,8 +83,8 @@ def test_recorded_steps_give_the_same_gradients_and_weights(
 ) -> None:
     batches = [batch(seq, 4 if seq % 5 == 4 else 7) for seq in range(30)]
     with deterministic(1):
-        task = bench(training).task
-        engines = [started(kind(task), training) for kind in (RecordedServer, ServerEngine)]
+        workload = bench(training).workload
+        engines = [started(kind(workload), training) for kind in (RecordedServer, ServerEngine)]
         ours, expected = (train(engine, batches) for engine in engines)
         saved = [engine.save()[1] for engine in engines]
     assert "cannot be recorded" not in caplog.text
@@ -100,13 +100,13 @@ def test_recorded_steps_give_the_same_gradients_and_weights(
 def test_a_restored_server_records_again_and_goes_on_as_before() -> None:
     batches = [batch(seq) for seq in range(20)]
     with deterministic(1):
-        task = bench().task
-        whole = started(RecordedServer(task), ServerTraining.SHARED)
+        workload = bench().workload
+        whole = started(RecordedServer(workload), ServerTraining.SHARED)
         train(whole, batches)
-        first = started(RecordedServer(task), ServerTraining.SHARED)
+        first = started(RecordedServer(workload), ServerTraining.SHARED)
         train(first, batches[:10])
         state, tensors = first.save()
-        second = RecordedServer(task)
+        second = RecordedServer(workload)
         second.restore(state, tensors)
         train(second, batches[10:], first=10)
         assert same(second.export(), whole.export())
@@ -117,8 +117,8 @@ def test_a_recorded_step_that_would_make_the_model_infinite_is_undone_and_its_de
     None
 ):
     with deterministic(1):
-        task = bench().task
-        engine = started(RecordedServer(task), ServerTraining.SHARED)
+        workload = bench().workload
+        engine = started(RecordedServer(workload), ServerTraining.SHARED)
         train(engine, [batch(seq) for seq in range(8)])
         before = engine.export()
         train(engine, [batch(8, scale=3e38)], first=8)
@@ -134,9 +134,10 @@ def test_a_model_that_looks_at_values_is_computed_step_by_step(
 ) -> None:
     batches = [batch(seq) for seq in range(10)]
     with deterministic(1):
-        task = bench(ServerTraining.SHARED, LooksAtValues()).task
+        workload = bench(ServerTraining.SHARED, LooksAtValues()).workload
         engines = [
-            started(kind(task), ServerTraining.SHARED) for kind in (RecordedServer, ServerEngine)
+            started(kind(workload), ServerTraining.SHARED)
+            for kind in (RecordedServer, ServerEngine)
         ]
         for engine in engines:
             train(engine, batches)
@@ -162,7 +163,7 @@ def test_steps_are_recorded_while_another_thread_copies_to_the_gpu(
             engine.receive(ActivationBatch(0, pack(NOTHING, {"x": data})))
 
     with deterministic(1), caplog.at_level(logging.WARNING):
-        engine = started(RecordedServer(bench().task), ServerTraining.SHARED)
+        engine = started(RecordedServer(bench().workload), ServerTraining.SHARED)
         thread = Thread(target=copy, args=(engine,))
         thread.start()
         try:
@@ -179,7 +180,7 @@ def test_steps_are_recorded_while_another_thread_copies_to_the_gpu(
 def test_the_recordings_of_a_closed_copy_are_given_up() -> None:
     with deterministic(1):
         training = ServerTraining.PER_DEVICE
-        engine = started(RecordedServer(bench(training).task), training)
+        engine = started(RecordedServer(bench(training).workload), training)
         train(engine, [batch(seq) for seq in range(8)])
         assert isinstance(engine, RecordedServer)
         assert {key[0] for key in engine._steps} == {A, B}

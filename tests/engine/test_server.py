@@ -54,7 +54,7 @@ def plain_server_step(model: nn.Module, seed: int, rate: float = RATE) -> torch.
 
 def test_a_server_step_is_a_step_of_the_server_side_and_returns_autograds_gradient() -> None:
     bench = Bench(dense_model(), samples())
-    plain = deepcopy(bench.task.model)
+    plain = deepcopy(bench.workload.model)
     for seed in range(3):
         done = bench.at_server(server_step(seed))
         assert torch.equal(unpack(done.result)["activations.0"], plain_server_step(plain, seed))
@@ -79,7 +79,7 @@ def test_no_gradient_is_returned_to_whom_nobody_asked() -> None:
 
 def test_the_servers_rate_follows_the_progress_of_its_step() -> None:
     bench = Bench(dense_model(), samples(), schedule=ScheduleConfig(kind="linear"))
-    plain = deepcopy(bench.task.model)
+    plain = deepcopy(bench.workload.model)
     bench.at_server(server_step(progress=0.75))
     plain_server_step(plain, 0, rate=RATE * 0.25)
     assert same(bench.server.export(), plain.state_dict())
@@ -179,7 +179,7 @@ def test_copies_of_the_server_side_are_trained_apart_and_merged_together() -> No
     plain = {}
     for name in ("a", "b"):
         bench.at_server(OpenCopy(NodeId(name), 1))
-        plain[name] = deepcopy(bench.task.model)
+        plain[name] = deepcopy(bench.workload.model)
     for seed, name in enumerate(("a", "b")):
         done = bench.at_server(server_step(seed, NodeId(name)))
         gradient = plain_server_step(plain[name], seed)
@@ -195,7 +195,7 @@ def test_copies_of_the_server_side_are_trained_apart_and_merged_together() -> No
     whole = bench.server.export()
     assert same({name: whole[name] for name in expected}, expected)
     # Both go on from the merged one.
-    grown = deepcopy(bench.task.model)
+    grown = deepcopy(bench.workload.model)
     grown.load_state_dict(whole)
     done = bench.at_server(server_step(5, NodeId("b")))
     assert torch.equal(unpack(done.result)["activations.0"], plain_server_step(grown, 5))
@@ -209,7 +209,7 @@ def test_a_closed_copy_is_gone_and_a_new_one_begins_with_the_global_side() -> No
         bench.at_server(server_step(1, NodeId("a")))
     bench.at_server(OpenCopy(NodeId("a"), 2))
     done = bench.at_server(server_step(1, NodeId("a")))
-    fresh = deepcopy(bench.task.model)
+    fresh = deepcopy(bench.workload.model)
     assert torch.equal(unpack(done.result)["activations.0"], plain_server_step(fresh, 1))
 
 
@@ -237,7 +237,7 @@ def test_an_evaluation_is_of_both_sides_joined_and_changes_nothing() -> None:
 def test_an_evaluation_in_uneven_pieces_is_an_evaluation_of_all() -> None:
     bench = Bench(dense_model(), samples())
     whole = dict(bench.server.evaluate())
-    object.__setattr__(bench.task, "evaluation_batch", 5)
+    object.__setattr__(bench.workload, "evaluation_batch", 5)
     pieces = dict(bench.server.evaluate())
     assert pieces["accuracy"] == whole["accuracy"]
     assert pieces["loss"] == pytest.approx(whole["loss"])
@@ -291,7 +291,7 @@ def test_a_restored_server_goes_on_bit_for_bit(training: ServerTraining, name: s
         if not isinstance(job, OpenCopy) or training is ServerTraining.PER_DEVICE:
             bench.at_server(job)
     books, tensors = bench.server.save()
-    other = ServerEngine(bench.task)
+    other = ServerEngine(bench.workload)
     other.restore(books, {key: tensor.clone() for key, tensor in tensors.items()})
     for server in (bench.server, other):
         for job in (server_step(2), merge, server_step(3), merge):
@@ -302,8 +302,8 @@ def test_a_restored_server_goes_on_bit_for_bit(training: ServerTraining, name: s
 
 def test_a_server_saved_before_its_plan_is_restored_before_its_plan() -> None:
     bench = Bench(dense_model(), samples())
-    books, tensors = ServerEngine(bench.task).save()
-    other = ServerEngine(bench.task)
+    books, tensors = ServerEngine(bench.workload).save()
+    other = ServerEngine(bench.workload)
     other.restore(books, tensors)
     assert other.plan is None
 
@@ -313,7 +313,7 @@ def test_forward_and_server_step_give_what_the_plain_model_gives() -> None:
     sent = bench.at("d", Forward(0)).result
     back = bench.at_server(ServerStep(D, 1, 0, sent, 0.0, True)).result
     inputs, labels = bench.batch(0)
-    plain = deepcopy(bench.task.model)
+    plain = deepcopy(bench.workload.model)
     hidden = plain[0](inputs).detach().requires_grad_()
     cross_entropy(plain[1](hidden), labels).backward()
     assert hidden.grad is not None

@@ -62,7 +62,7 @@ def test_it_continues_from_a_checkpoint() -> None:
 
 def bench(robust: RobustBarrier) -> tuple[Bench, ServerEngine]:
     made = Bench(dense_model(), samples())
-    engine = ServerEngine(replace(made.task, robust=robust))
+    engine = ServerEngine(replace(made.workload, robust=robust))
     engine.restore(*made.server.save())
     return made, engine
 

@@ -151,7 +151,7 @@ def play(
     engine = assembly.server_engine
     assert isinstance(engine, ServerEngine)
     assert engine.plan is not None
-    return Run(engine.export(), records, experiment.task.sides(engine.plan).auxiliary)
+    return Run(engine.export(), records, experiment.workload.sides(engine.plan).auxiliary)
 
 
 def assert_equal(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -106,7 +106,7 @@ def test_each_change_is_one_change(short: Recipe) -> None:
     changed = cap.method.flow()
     assert isinstance(changed, CappedFlow)
     assert changed.cap == 2 * flow.cap
-    assert less.task.planning == replace(experiment.task.planning, split=1)
+    assert less.workload.planning == replace(experiment.workload.planning, split=1)
 
 
 def test_a_method_is_offered_only_what_it_has() -> None:
@@ -226,7 +226,7 @@ def test_a_real_runs_fleet_is_what_the_devices_reported(short: Recipe, view: Run
     seen = experiment.fleet.server.flops_per_second
     assert seen == pytest.approx(simulated.server.flops_per_second, rel=0.02)
     assert view.plan is not None
-    assert experiment.task.planning.split == view.plan.split
+    assert experiment.workload.planning.split == view.plan.split
 
 
 def test_advice_for_a_real_run_says_where_the_fleet_is_from(short: Recipe, view: RunView) -> None:

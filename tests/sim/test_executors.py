@@ -21,7 +21,7 @@ from fedoptima.data.loader import Batch, Loader
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import pack, unpack
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.experiments.device_engines import device_loader
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.result import weights_digest
@@ -116,17 +116,19 @@ def outcome(method: str, workers: int, step: int | None) -> tuple[list[str], str
     ``step``: the one whose batch holds NaN; None: the update does.
     """
 
-    def build(recipe: Recipe, task: Task, device: NodeId, rows: NDArray[np.int64]) -> DeviceEngine:
+    def build(
+        recipe: Recipe, workload: Workload, device: NodeId, rows: NDArray[np.int64]
+    ) -> DeviceEngine:
         if device != BAD:
-            loader = device_loader(recipe, task, device, rows)
-            return DeviceEngine(task, device, loader, deferred=True)
+            loader = device_loader(recipe, workload, device, rows)
+            return DeviceEngine(workload, device, loader, deferred=True)
         if step is None:
-            loader = device_loader(recipe, task, device, rows)
-            return FaultyEngine(task, device, loader, deferred=True)
-        loader = device_loader(recipe, task, device, rows, FaultyLoader)
+            loader = device_loader(recipe, workload, device, rows)
+            return FaultyEngine(workload, device, loader, deferred=True)
+        loader = device_loader(recipe, workload, device, rows, FaultyLoader)
         assert isinstance(loader, FaultyLoader)
         loader.step = step
-        return DeviceEngine(task, device, loader, deferred=True)
+        return DeviceEngine(workload, device, loader, deferred=True)
 
     table = {
         "model": {"name": "custom"},

@@ -83,7 +83,7 @@ class Stage:
         record_quota: RecordQuota | None = None,
     ) -> None:
         self.folder = folder
-        self.engine = engine or ServerEngine(setup.task)
+        self.engine = engine or ServerEngine(setup.workload)
         self.trace = TraceWriter(folder / f"{restored.incarnation + 1 if restored else 0}.gz", {})
         self.checkpointer = EagerCheckpointer(
             folder / "checkpoints", self.trace, seconds=1e9, merges=None, kept=3, log=LOG
@@ -130,7 +130,7 @@ class Stage:
         self.trace.close()
 
     def kept(self, setup: ServerSetup) -> tuple[Restored, ServerEngine]:
-        engine = ServerEngine(setup.task)
+        engine = ServerEngine(setup.workload)
         found = load_server_checkpoint(self.folder / "checkpoints", engine, torch.device("cpu"))
         assert found is not None
         return found, engine

@@ -60,7 +60,7 @@ def test_trimmed_means_are_measured_where_there_is_a_barrier() -> None:
 def handed_in(attack: str, strength: float = 3.0) -> tuple[Tensors, Tensors, Tensors]:
     """The first model, an honest device's after one step, and a hostile one's."""
     bench = Bench(dense_model(), samples())
-    engine = HostileEngine(bench.task, NodeId("d"), bench.loaders["d"], attack, strength)
+    engine = HostileEngine(bench.workload, NodeId("d"), bench.loaders["d"], attack, strength)
     for job in (Prepare(bench.plan), LoadModel(bench.first_model, 0.0)):
         engine.execute(job, PayloadId("d/0/0"))
     found = []
@@ -88,8 +88,8 @@ def test_flipped_labels_are_all_that_differs() -> None:
     bench = Bench(dense_model(), samples())
     rows = torch.arange(28).numpy()
     options = {"batch_size": 7, "seed": 1, "node": "d"}
-    honest = Loader(bench.task.dataset, rows, **options)  # type: ignore[arg-type]
-    wrong = WrongLabels(bench.task.dataset, rows, **options)  # type: ignore[arg-type]
+    honest = Loader(bench.workload.dataset, rows, **options)  # type: ignore[arg-type]
+    wrong = WrongLabels(bench.workload.dataset, rows, **options)  # type: ignore[arg-type]
     inputs, labels = honest.batch(3)
     assert torch.equal(wrong.batch(3)[0], inputs)
     assert torch.equal(wrong.batch(3)[1], 2 - labels)

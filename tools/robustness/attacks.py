@@ -24,7 +24,7 @@ from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import ACTIVATIONS, Tensors, pack, unpack
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.experiments.device_engines import BuildEngine, device_engine, device_loader
 
 STRENGTH = {"none": 0.0, "sign_flip": 3.0, "noise": 10.0, "label_flip": 1.0}
@@ -32,9 +32,9 @@ STRENGTH = {"none": 0.0, "sign_flip": 3.0, "noise": 10.0, "label_flip": 1.0}
 
 class HostileEngine(DeviceEngine):
     def __init__(
-        self, task: Task, node: NodeId, loader: Loader, attack: str, strength: float
+        self, workload: Workload, node: NodeId, loader: Loader, attack: str, strength: float
     ) -> None:
-        super().__init__(task, node, loader, deferred=True)
+        super().__init__(workload, node, loader, deferred=True)
         self._attack = attack
         self._strength = strength
         self._began: Tensors = {}  # the model of this round
@@ -105,11 +105,13 @@ class WrongLabels(Loader):
 def engines_with(hostile: frozenset[str], attack: str, strength: float) -> BuildEngine:
     """Builds the engines of a fleet in which ``hostile`` devices attack."""
 
-    def build(recipe: Recipe, task: Task, device: NodeId, rows: NDArray[np.int64]) -> DeviceEngine:
+    def build(
+        recipe: Recipe, workload: Workload, device: NodeId, rows: NDArray[np.int64]
+    ) -> DeviceEngine:
         if device not in hostile or attack == "none":
-            return device_engine(recipe, task, device, rows, deferred=True)
+            return device_engine(recipe, workload, device, rows, deferred=True)
         kind = WrongLabels if attack == "label_flip" else Loader
-        loader = device_loader(recipe, task, device, rows, kind)
-        return HostileEngine(task, device, loader, attack, strength)
+        loader = device_loader(recipe, workload, device, rows, kind)
+        return HostileEngine(workload, device, loader, attack, strength)
 
     return build

@@ -39,15 +39,17 @@ from fedoptima.engine.payloads import (
     pack,
     propagate,
 )
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 
 
 class DeviceEngine:
     """Trains a device's side of the network on the device's own samples."""
 
-    def __init__(self, task: Task, node: NodeId, loader: Loader, *, deferred: bool = False) -> None:
+    def __init__(
+        self, workload: Workload, node: NodeId, loader: Loader, *, deferred: bool = False
+    ) -> None:
         """``deferred``: the losses are not checked here, but by whoever asks for `losses`."""
-        self._task = task
+        self._workload = workload
         self._deferred = deferred
         self._node = node
         self._loader = loader
@@ -70,14 +72,14 @@ class DeviceEngine:
                 self._prepare(plan)
                 return Outcome(Payload(result, 0))
             case LoadModel(data, progress):
-                self._load(arrived(data, self._task.compute), progress)
+                self._load(arrived(data, self._workload.compute), progress)
                 return Outcome(Payload(result, 0))
             case Forward(seq, part, parts):
                 return self._forward(seq, part, parts, result)
             case AuxiliaryStep(seq):
                 return self._auxiliary_step(seq, result)
             case Backward(seq, part, gradient, apply):
-                tensors = arrived(gradient, self._task.compute)
+                tensors = arrived(gradient, self._workload.compute)
                 return self._backward(seq, part, tensors, apply, result)
             case FullStep(seq):
                 return self._full_step(seq, result)
@@ -94,7 +96,7 @@ class DeviceEngine:
 
     def _expected_model(self) -> ExpectedModel:
         if self._expected is None:
-            networks = self._task.networks(self._plan)
+            networks = self._workload.networks(self._plan)
             first = {
                 prefix + name: tensor
                 for prefix, network in networks.items()
@@ -105,14 +107,14 @@ class DeviceEngine:
 
     def receive(self, message: Message) -> Message:
         """An admitted message, with its tensors being copied to the compute device."""
-        return stage_message(message, self._task.compute)
+        return stage_message(message, self._workload.compute)
 
     # ---- jobs --------------------------------------------------------------------------------
 
     def _prepare(self, plan: str) -> None:
-        networks = self._task.networks(plan)
+        networks = self._workload.networks(plan)
         self._learner = Learner(
-            self._node, networks, self._task.device_optimizer, self._task.schedule
+            self._node, networks, self._workload.device_optimizer, self._workload.schedule
         )
         self._waiting.clear()
         # Last: `admit` looks at a model, on another thread, as soon as there is a plan.
@@ -130,7 +132,7 @@ class DeviceEngine:
         self._waiting[seq, part] = (parts, output, labels)
         tensors = {**name_activation(output), LABELS: labels}
         if parts > 1:
-            tensors[SHARE] = torch.full((), share, device=self._task.compute)
+            tensors[SHARE] = torch.full((), share, device=self._workload.compute)
         return Outcome(pack(result, tensors))
 
     def _run(self, seq: int, part: int, parts: int) -> tuple[object, Tensor, float]:
@@ -141,16 +143,16 @@ class DeviceEngine:
         whole = len(labels)
         if parts > 1:
             inputs, labels = inputs.tensor_split(parts)[part], labels.tensor_split(parts)[part]
-        seed = derive(self._task.planning.seed, self._node, "step", seq, part)
-        seed_step(seed, self._task.compute)
+        seed = derive(self._workload.planning.seed, self._node, "step", seq, part)
+        seed_step(seed, self._workload.compute)
         output = self._learning().call(inputs)
         return output, labels, len(labels) / whole
 
     def _auxiliary_step(self, seq: int, result: PayloadId) -> Outcome:
         _, output, labels = self._waiting.pop((seq, 0))
         # Other nodes have drawn from torch's generator since the forward pass.
-        seed = derive(self._task.planning.seed, self._node, "auxiliary", seq)
-        seed_step(seed, self._task.compute)
+        seed = derive(self._workload.planning.seed, self._node, "auxiliary", seq)
+        seed_step(seed, self._workload.compute)
         return self._learn(self._learning().call(output, AUXILIARY), labels, result)
 
     def _full_step(self, seq: int, result: PayloadId) -> Outcome:
@@ -160,7 +162,7 @@ class DeviceEngine:
     def _learn(self, output: object, labels: Tensor, result: PayloadId) -> Outcome:
         if not isinstance(output, Tensor):
             raise InvariantBroken("the model did not return one tensor")
-        learner, loss = self._learning(), self._task.loss(output, labels)
+        learner, loss = self._learning(), self._workload.loss(output, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         learner.learn()

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 
 
 class Evaluator:
-    def __init__(self, task: Task, plan: Plan) -> None:
-        self._task = task
+    def __init__(self, workload: Workload, plan: Plan) -> None:
+        self._workload = workload
         self._plan = plan
         self._spares: list[Sequence[nn.Module]] = []  # both sides, not in use
 
@@ -23,7 +23,7 @@ class Evaluator:
 
         def measure() -> Metrics:
             try:
-                return self._task.evaluate(sides)
+                return self._workload.evaluate(sides)
             finally:
                 self.give_back(sides)
 
@@ -41,5 +41,5 @@ class Evaluator:
 
     def _more_sides(self) -> list[nn.Module]:
         # Not copies of those that train: a module that has run may not be copyable.
-        sides = self._task.sides(self._plan)
+        sides = self._workload.sides(self._plan)
         return [side for side in (sides.device, sides.server) if side is not None]

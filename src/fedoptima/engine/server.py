@@ -41,16 +41,16 @@ from fedoptima.engine.payloads import (
 )
 from fedoptima.engine.robustness import Parts, Robustness
 from fedoptima.engine.server_admission import ServerAdmission
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.preprocess.split import DeviceSpeed
 
 
 class ServerEngine(ServerAdmission):
     """Holds the global model: the device side (never trained here) and the server side."""
 
-    def __init__(self, task: Task, *, deferred: bool = False) -> None:
+    def __init__(self, workload: Workload, *, deferred: bool = False) -> None:
         """``deferred``: the values of batches are checked while they train."""
-        super().__init__(task)
+        super().__init__(workload)
         self._defers = deferred
         self.plan: Plan | None = None
         self._activation: object = None
@@ -61,7 +61,7 @@ class ServerEngine(ServerAdmission):
         self._server: Learner | None = None  # the shared one, or the merged copies
         self._copies: dict[NodeId, Learner] = {}
         self._deltas = DeltaOptimizer()
-        self._robustness = Robustness(task.robust)
+        self._robustness = Robustness(workload.robust)
         self._faults = Faults()
         self._masks: set[str] = set()  # names of tensors that hold infinity from the beginning
         self._parameters: frozenset[str] = frozenset()  # in `_global`; the rest are buffers
@@ -70,7 +70,7 @@ class ServerEngine(ServerAdmission):
         match job:
             case PlanRun(devices):
                 speeds = [DeviceSpeed(d.flops_per_second, d.bytes_per_second) for d in devices]
-                plan = self._task.plan(speeds)
+                plan = self._workload.plan(speeds)
                 self._build(plan)
                 model = pack(result, copy_of(self._global))
                 return Outcome(model, text=plan.to_json(), micro_batches=plan.micro_batches)
@@ -89,7 +89,7 @@ class ServerEngine(ServerAdmission):
 
     def _build(self, plan: Plan) -> None:
         self.plan = plan
-        sides = self._task.sides(plan)
+        sides = self._workload.sides(plan)
         self._device_names = tuple(sides.device.state_dict())
         self._activation = sides.activation
         self._global, parameters = {}, set[str]()
@@ -103,20 +103,20 @@ class ServerEngine(ServerAdmission):
         self._parameters = frozenset(parameters)
         self._expected_update = ExpectedModel(self._global, self._parameters)
         self._masks = {n for n, t in self._global.items() if not is_finite({n: t}, ())}
-        self._robustness = Robustness(self._task.robust)
+        self._robustness = Robustness(self._workload.robust)
         self._robustness.watch(self._parameters, self._global)
-        self._evaluator = Evaluator(self._task, plan)
+        self._evaluator = Evaluator(self._workload, plan)
         if self._defers:
-            self.deferred = DeferredFaults({}, self._task.compute)
+            self.deferred = DeferredFaults({}, self._workload.compute)
         if sides.server is not None:
-            planning = self._task.planning
+            planning = self._workload.planning
             self._expected_batch = ExpectedActivations(
                 sides.activation, batch_size=planning.batch_size, classes=planning.classes
             )
             if self._defers:
                 ranges = self._expected_batch.ranges
-                self.deferred = DeferredFaults(ranges, self._task.compute)
-            self._network = self._task.network(sides.server)
+                self.deferred = DeferredFaults(ranges, self._workload.compute)
+            self._network = self._workload.network(sides.server)
             self._server = self._learner("the server")
             own = self._server.tensors()
             self._masks |= {n for n, t in own.items() if not is_finite({n: t}, ())}
@@ -128,14 +128,14 @@ class ServerEngine(ServerAdmission):
     def _new_learner(self, who: str, *, static: bool = False) -> Learner:
         if self._network is None:
             raise InvariantBroken("this method has no server side to train")
-        optimizer, schedule = self._task.server_optimizer, self._task.schedule
+        optimizer, schedule = self._workload.server_optimizer, self._workload.schedule
         return Learner(who, {"": self._network}, optimizer, schedule, undoable=True, static=static)
 
     # ---- training ----------------------------------------------------------------------------
 
     def _step(self, job: ServerStep, result: PayloadId) -> Outcome:
         learner = self._learner_of(job)
-        tensors = arrived(job.data, self._task.compute)
+        tensors = arrived(job.data, self._workload.compute)
         self._seed(job)
         if job.part + 1 == job.parts:
             learner.set_progress(job.progress)
@@ -147,13 +147,13 @@ class ServerEngine(ServerAdmission):
         return Outcome(Payload(result, 0), samples=samples)
 
     def _seed(self, job: ServerStep) -> None:
-        seed_step(self._seed_of(job), self._task.compute)
+        seed_step(self._seed_of(job), self._workload.compute)
 
     def _seed_of(self, job: ServerStep) -> int:
-        return derive(self._task.planning.seed, SERVER, job.origin, job.seq, job.part)
+        return derive(self._workload.planning.seed, SERVER, job.origin, job.seq, job.part)
 
     def _learner_of(self, job: ServerStep) -> Learner:
-        per_device = self._task.planning.training is ServerTraining.PER_DEVICE
+        per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
         return self._copies[job.origin] if per_device else self._shared()
 
     def _train(
@@ -169,9 +169,9 @@ class ServerEngine(ServerAdmission):
         if self.deferred is not None and place is not None:
             learner.leave_out(self.deferred.saw(place, tensors))
             # A label that is no class would end the program on a GPU.
-            labels = labels.clamp(0, self._task.planning.classes - 1)
+            labels = labels.clamp(0, self._workload.planning.classes - 1)
         activation = rebuild_activation(tensors, self._activation)
-        loss = self._task.loss(cast(Tensor, learner.call(activation)), labels)
+        loss = self._workload.loss(cast(Tensor, learner.call(activation)), labels)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss
         weighted.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
@@ -190,8 +190,8 @@ class ServerEngine(ServerAdmission):
     def _merge(self, job: Merge) -> str:
         """Merge both sides; returns the parts that were left out, and why, as text."""
         faulty = self._faults.named([part.device for part in job.parts])
-        sides = [handed_in(job, self._global, self._task.compute)]
-        if self._task.planning.training is ServerTraining.PER_DEVICE:
+        sides = [handed_in(job, self._global, self._workload.compute)]
+        if self._workload.planning.training is ServerTraining.PER_DEVICE:
             sides.append(of_copies(job, self._shared().tensors(), self._copies))
         refused, parts = choose(job, sides, faulty, self._robustness)
         if parts[0]:
@@ -266,7 +266,7 @@ class ServerEngine(ServerAdmission):
     def save(self) -> tuple[dict[str, object], Tensors]:
         if self.plan is None:
             return {"plan": ""}, {}
-        all_arrive(self._task.compute)  # payloads that wait in the core are saved after this
+        all_arrive(self._workload.compute)  # payloads that wait in the core are saved after this
         tensors = {f"global.{name}": tensor for name, tensor in self._global.items()}
         tensors |= {f"velocity.{name}": t for name, t in self._deltas.velocity.items()}
         learners: dict[str, object] = {}

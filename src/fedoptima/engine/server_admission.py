@@ -12,14 +12,14 @@ from fedoptima.engine.payload_validation import (
     Values,
     tensors_in,
 )
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 
 
 class ServerAdmission:
     """All of this may be called on the thread that receives messages."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
         self.deferred: DeferredFaults | None = None
         self._expected_update: ExpectedModel | None = None
         self._expected_batch: ExpectedActivations | None = None
@@ -56,11 +56,11 @@ class ServerAdmission:
         if issubclass(kind, ModelUpdate):
             if self._expected_update is not None:
                 return self._expected_update.nbytes
-            return sum(tensor.nbytes for tensor in self._task.model.state_dict().values())
+            return sum(tensor.nbytes for tensor in self._workload.model.state_dict().values())
         if issubclass(kind, ActivationBatch) and self._expected_batch is not None:
             return self._expected_batch.nbytes
         return 0
 
     def receive(self, message: Message) -> Message:
         """An admitted message, with its tensors being copied to the compute device."""
-        return stage_message(message, self._task.compute)
+        return stage_message(message, self._workload.compute)

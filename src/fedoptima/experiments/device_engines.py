@@ -11,33 +11,33 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.types import NodeId
 from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 
-BuildEngine = Callable[[Recipe, Task, NodeId, NDArray[np.int64]], DeviceEngine]
+BuildEngine = Callable[[Recipe, Workload, NodeId, NDArray[np.int64]], DeviceEngine]
 
 
 def device_engine(
     recipe: Recipe,
-    task: Task,
+    workload: Workload,
     device: NodeId,
     rows: NDArray[np.int64],
     *,
     deferred: bool = False,
 ) -> DeviceEngine:
     """``deferred``: for a simulation, in which the executor checks the losses."""
-    loader = device_loader(recipe, task, device, rows)
-    return DeviceEngine(task, device, loader, deferred=deferred)
+    loader = device_loader(recipe, workload, device, rows)
+    return DeviceEngine(workload, device, loader, deferred=deferred)
 
 
 def device_loader(
     recipe: Recipe,
-    task: Task,
+    workload: Workload,
     device: NodeId,
     rows: NDArray[np.int64],
     kind: type[Loader] = Loader,
 ) -> Loader:
     return kind(
-        task.dataset,
+        workload.dataset,
         rows,
         batch_size=recipe.training.batch_size,
         seed=recipe.seed,

@@ -229,13 +229,13 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     local = {"device": setup.compute, "data": recipe.data.model_copy(update=data)}
     run = prepare_run(recipe.model_copy(update=local), expected_devices(recipe).devices, given)
     set_products(recipe.training.precision)
-    run.task.check_model()
-    dataset = run.task.dataset
+    run.workload.check_model()
+    dataset = run.workload.dataset
     rows = np.arange(len(dataset.train)) if own else share_out(dataset, recipe, names)[name]
-    engine = device_engine(recipe, run.task, name, rows)
+    engine = device_engine(recipe, run.workload, name, rows)
     speed = setup.flops_per_second
     if speed is None:
-        return Workplace(engine, len(rows), threads, run.task.measure_speed)
+        return Workplace(engine, len(rows), threads, run.workload.measure_speed)
     batch = min(recipe.training.batch_size, len(rows))
     paced = PacedEngine(engine, name, flops_per_second=speed, batch=batch)
     return Workplace(paced, len(rows), threads, lambda: speed)

@@ -128,8 +128,8 @@ class _ServerRun:
         self._setup = setup
         self._directory = directory
         self._timeouts = timeouts
-        on_gpu = setup.task.compute.type == "cuda"
-        self._engine = RecordedServer(setup.task) if on_gpu else ServerEngine(setup.task)
+        on_gpu = setup.workload.compute.type == "cuda"
+        self._engine = RecordedServer(setup.workload) if on_gpu else ServerEngine(setup.workload)
         self._course = CourseAccount()
         self._metrics = MetricsFile(directory.metrics, self._course, devices=False)
         restored = self._restore() if resume else None
@@ -143,7 +143,7 @@ class _ServerRun:
     # ---- start ------------------------------------------------------------------------------
 
     def _restore(self) -> Restored | None:
-        folder, compute = self._directory.checkpoints, self._setup.task.compute
+        folder, compute = self._directory.checkpoints, self._setup.workload.compute
         restored = load_server_checkpoint(folder, self._engine, compute)
         if restored is not None:
             self._trace, records = TraceWriter.resume(self._directory.trace, restored.mark)
@@ -202,7 +202,7 @@ class _ServerRun:
         self, listen: Address, tls: ServerTLS | None, access: AccessLists | None, hooks: RunHooks
     ) -> Result:
         node, recipe = self._node, self._setup.recipe
-        on_gpu = self._setup.task.compute.type == "cuda"
+        on_gpu = self._setup.workload.compute.type == "cuda"
         streams = ServerStreams(
             node,
             instructions(self._setup),

@@ -53,8 +53,8 @@ def prepare_server(
     run = prepare_run(recipe, expected.devices, given, progress)
     # A plan for an assumed device: a model or split that cannot work is reported now, and not
     # when the devices have joined.
-    run.task.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
-    return ServerSetup(run.recipe, run.method, run.task, expected)
+    run.workload.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
+    return ServerSetup(run.recipe, run.method, run.workload, expected)
 
 
 def check_same_recipe(recipe: Recipe, kept: Recipe, run: Path) -> None:
@@ -73,7 +73,7 @@ def instructions(setup: ServerSetup) -> str:
 
     It includes the facts of the data, because a device's own data may lack some classes.
     """
-    plain, dataset = setup.recipe.model_dump(mode="json"), setup.task.dataset
+    plain, dataset = setup.recipe.model_dump(mode="json"), setup.workload.dataset
     plain["data"]["directory"] = None
     plain["device"] = "cpu"
     return json.dumps({"recipe": plain, "facts": {**dataset.facts, "classes": dataset.classes}})

@@ -28,7 +28,7 @@ from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
 from fedoptima.experiments.device_engines import BuildEngine, device_engine, device_loader
 from fedoptima.experiments.given import Given
@@ -49,15 +49,16 @@ class RunSetup:
 
     recipe: Recipe
     method: Method
-    task: Task
+    workload: Workload
 
     def test_accuracy(self, weights: Mapping[str, Tensor]) -> float | None:
         """Where validation data was held out of the training data."""
         if self.recipe.data.validation == "test":
             return None
-        task, model = self.task, deepcopy(self.task.model)
+        workload, model = self.workload, deepcopy(self.workload.model)
         model.load_state_dict(dict(weights))
-        return dict(task.evaluate([model.to(task.compute)], task.dataset.test))["accuracy"]
+        metrics = workload.evaluate([model.to(workload.compute)], workload.dataset.test)
+        return dict(metrics)["accuracy"]
 
 
 def prepare_run(
@@ -91,7 +92,7 @@ def prepare_run(
     validation = dataset.test
     if recipe.data.validation != "test":
         dataset, validation = hold_out(dataset, recipe.data.validation, recipe.seed)
-    task = Task(
+    workload = Workload(
         model=given.model or _build_model(recipe, dataset, given.code),
         dataset=dataset.to(compute),
         validation=validation.to(compute),
@@ -105,7 +106,7 @@ def prepare_run(
         precision=recipe.training.precision,
         robust=method.robust,
     )
-    return RunSetup(recipe, method, task)
+    return RunSetup(recipe, method, workload)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Experiment(RunSetup, Simulated):
 
     @property
     def compute(self) -> torch.device:
-        return self.task.compute
+        return self.workload.compute
 
     def assemble(self, observers: Sequence[RecordObserver], *, dry: bool) -> Assembly:
         recorded = self.recipe.workers == "auto"
@@ -132,7 +133,7 @@ class Experiment(RunSetup, Simulated):
     @property
     def workers(self) -> int:
         """Processes for the tensor work of a run that is not dry."""
-        return workers_for(self.recipe, self.task, list(self.batches.values()))
+        return workers_for(self.recipe, self.workload, list(self.batches.values()))
 
     @property
     def unusual(self) -> Mapping[NodeId, str]:
@@ -147,7 +148,7 @@ class Experiment(RunSetup, Simulated):
     def plan(self) -> Plan:
         """The plan for the devices of the fleet, as the server makes it."""
         unusual = self.unusual
-        return self.task.plan([s for name, s in self._speeds.items() if name not in unusual])
+        return self.workload.plan([s for name, s in self._speeds.items() if name not in unusual])
 
 
 def prepare(
@@ -160,8 +161,8 @@ def prepare(
     fleet = build_fleet(recipe.fleet, recipe.seed)
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
     run = prepare_run(recipe, len(fleet.devices), given, progress, dry=dry)
-    shares = share_out(run.task.dataset, recipe, list(fleet.devices))
-    return Experiment(run.recipe, run.method, run.task, fleet, shares)
+    shares = share_out(run.workload.dataset, recipe, list(fleet.devices))
+    return Experiment(run.recipe, run.method, run.workload, fleet, shares)
 
 
 def share_out(
@@ -202,27 +203,28 @@ def assemble(
     ``graphs``: on a GPU, record training steps; without, they are the reference. ``workers``:
     processes for the tensor work, if more than one; `executor.close` ends them.
     """
-    recipe, task = experiment.recipe, experiment.task
+    recipe, workload = experiment.recipe, experiment.workload
     if dry:
-        return assemble_dry(experiment, task, observers)
+        return assemble_dry(experiment, workload, observers)
     build = build_engine or partial(device_engine, deferred=True)
     if workers > 1:
         return _in_processes(experiment, observers, build, workers)
     server: ServerEngine
     engines: Mapping[NodeId, DeviceEngine]
     executor: Executor
-    if task.compute.type == "cuda" and graphs and build_engine is None:
-        server = graphed = GraphedServer(task)
+    if workload.compute.type == "cuda" and graphs and build_engine is None:
+        server = graphed = GraphedServer(workload)
         engines = recorded = {
-            device: GraphedDevice(task, device, device_loader(recipe, task, device, rows))
+            device: GraphedDevice(workload, device, device_loader(recipe, workload, device, rows))
             for device, rows in experiment.shares.items()
         }
-        settle = partial(torch.cuda.synchronize, task.compute)
+        settle = partial(torch.cuda.synchronize, workload.compute)
         executor = OnStreams(graphed, recorded, settle)
     else:
-        server = ServerEngine(task, deferred=True)
+        server = ServerEngine(workload, deferred=True)
         engines = {
-            device: build(recipe, task, device, rows) for device, rows in experiment.shares.items()
+            device: build(recipe, workload, device, rows)
+            for device, rows in experiment.shares.items()
         }
         executor = Inline(server, engines)
     simulation = build_simulation(experiment, executor, lambda: server.plan, observers)
@@ -235,10 +237,10 @@ def _in_processes(
     build: BuildEngine,
     workers: int,
 ) -> Assembly:
-    recipe, task, shares = experiment.recipe, experiment.task, experiment.shares
+    recipe, workload, shares = experiment.recipe, experiment.workload, experiment.shares
     executor = Processes(
-        *(task, experiment.batches),
-        *(lambda device: build(recipe, task, device, shares[device]), workers),
+        *(workload, experiment.batches),
+        *(lambda device: build(recipe, workload, device, shares[device]), workers),
     )
     simulation = build_simulation(experiment, executor, lambda: executor.plan, observers)
     engines = {node: WorkedElsewhere(executor, node) for node in (SERVER, *shares)}

@@ -9,25 +9,25 @@ import torch
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 
 # Parameters times samples of a batch. With less, telling a worker what to do takes about as long
 # as doing it (some 0.3 ms).
 LEAST_WORK = 1_000_000
 
 
-def workers_for(recipe: Recipe, task: Task, batches: list[int]) -> int:
+def workers_for(recipe: Recipe, workload: Workload, batches: list[int]) -> int:
     """As the recipe says; 1: the process that drives does it itself.
 
     "auto": one for each core, if a job is worth sending to another process. Not where the maths
     runs on a GPU or could (torch's autograd does not survive a fork if it has seen one), and not in
     a process of `compare` or `sweep`, which use all cores already.
     """
-    if task.compute.type != "cpu" or multiprocessing.current_process().daemon:
+    if workload.compute.type != "cpu" or multiprocessing.current_process().daemon:
         return 1
     if recipe.workers != "auto":
         return _possible(recipe.workers, recipe.threads or 1)
-    parameters = sum(parameter.numel() for parameter in task.model.parameters())
+    parameters = sum(parameter.numel() for parameter in workload.model.parameters())
     large = parameters * max(batches, default=0) >= LEAST_WORK
     if not large or recipe.threads != 1 or torch.cuda.is_available() or not _can_fork():
         return 1

@@ -181,9 +181,9 @@ def measured_experiment(
     given = Given(code=code)
     experiment = prepare(recipe.model_copy(update={"fleet": fleet}), given, progress, dry=True)
     plan = view.plan
-    if plan is not None and plan.table and experiment.task.planning.split is None:
-        planning = replace(experiment.task.planning, split=plan.split)
-        experiment = replace(experiment, task=replace(experiment.task, planning=planning))
+    if plan is not None and plan.table and experiment.workload.planning.split is None:
+        planning = replace(experiment.workload.planning, split=plan.split)
+        experiment = replace(experiment, workload=replace(experiment.workload, planning=planning))
     server = _server(experiment, view)
     return replace(experiment, fleet=replace(experiment.fleet, server=server))
 
@@ -228,9 +228,12 @@ def changes(experiment: Experiment, split: int) -> Iterator[tuple[str, Experimen
     if experiment.plan().table:
         for at, words in ((split - 1, "one block less"), (split + 1, "one block more")):
             if at >= 1:
-                planning = replace(experiment.task.planning, split=at)
-                task = replace(experiment.task, planning=planning)
-                yield (f"{words} on the devices (split.at = {at})", replace(experiment, task=task))
+                planning = replace(experiment.workload.planning, split=at)
+                workload = replace(experiment.workload, planning=planning)
+                yield (
+                    f"{words} on the devices (split.at = {at})",
+                    replace(experiment, workload=workload),
+                )
 
 
 def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:

@@ -100,7 +100,7 @@ def predict(experiment: Experiment) -> Prediction:
         bottleneck=bottleneck,
         explanation=_explain(experiment, bottleneck, seen, unlimited),
         memory=_memory(experiment, plan),
-        auxiliary_pooling=pooling_of(experiment.task.sides(plan).auxiliary),
+        auxiliary_pooling=pooling_of(experiment.workload.sides(plan).auxiliary),
         warnings=(*_warnings(experiment, seen), *_auxiliary_warning(plan), *_unknown_work(plan)),
     )
 
@@ -184,8 +184,8 @@ def _candidates(experiment: Experiment, plan: Plan) -> dict[Objective, tuple[Can
     tables = {plan.objective: plan.table}
     for objective in get_args(Objective):
         if objective not in tables:
-            planning = replace(experiment.task.planning, objective=objective)
-            other = replace(experiment, task=replace(experiment.task, planning=planning))
+            planning = replace(experiment.workload.planning, objective=objective)
+            other = replace(experiment, workload=replace(experiment.workload, planning=planning))
             tables[objective] = other.plan().table
     return tables
 

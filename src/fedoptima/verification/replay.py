@@ -169,9 +169,9 @@ def _workshop(run: RunDirectory, recipe: Recipe, given: Given) -> tuple[ServerEn
     over_network = run.description.mode is Mode.NETWORK
     if over_network and recipe.device != "cpu":  # which is the server's alone then
         devices = prepare(recipe.model_copy(update={"device": "cpu"}), given)
-    server = ServerEngine(experiment.task, deferred=not over_network)
+    server = ServerEngine(experiment.workload, deferred=not over_network)
     engines = {
-        node: device_engine(recipe, devices.task, node, rows, deferred=not over_network)
+        node: device_engine(recipe, devices.workload, node, rows, deferred=not over_network)
         for node, rows in devices.shares.items()
     }
-    return server, Workshop(server, experiment.task.compute, engines, devices.task.compute)
+    return server, Workshop(server, experiment.workload.compute, engines, devices.workload.compute)

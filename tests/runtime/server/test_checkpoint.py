@@ -88,7 +88,7 @@ class StandingStill:
         return captured.write(folder, number)
 
     def fresh_engine(self) -> ServerEngine:
-        return ServerEngine(self.engine._task)
+        return ServerEngine(self.engine._workload)
 
 
 def restored(folder: Path, engine: ServerEngine) -> Restored:

@@ -337,7 +337,7 @@ def test_a_server_stopped_in_its_last_evaluation_goes_on_to_the_end(tmp_path: Pa
 
     async def story() -> None:
         PatientEngine.go.clear()
-        stage = Stage(tmp_path, setup, engine=PatientEngine(setup.task))
+        stage = Stage(tmp_path, setup, engine=PatientEngine(setup.workload))
         session = await stage.begin()
         stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
         await stage.until(lambda: stage.node.machine.progress.waiting)

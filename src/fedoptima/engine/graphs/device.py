@@ -27,7 +27,7 @@ from fedoptima.engine.payloads import (
     pack,
     propagate,
 )
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 
 
 @dataclass
@@ -40,10 +40,10 @@ class _Forward:
 
 
 class GraphedDevice(DeviceEngine):
-    def __init__(self, task: Task, node: NodeId, loader: Loader) -> None:
-        self._recorder = Recorder(task.compute)
-        self._records = isinstance(task.dataset.train, Split)
-        super().__init__(task, node, loader, deferred=True)
+    def __init__(self, workload: Workload, node: NodeId, loader: Loader) -> None:
+        self._recorder = Recorder(workload.compute)
+        self._records = isinstance(workload.dataset.train, Split)
+        super().__init__(workload, node, loader, deferred=True)
         self._forget_recordings()
 
     def context(self) -> AbstractContextManager[object]:
@@ -68,7 +68,7 @@ class GraphedDevice(DeviceEngine):
         self._at_first = AT_FIRST
         self._seq = -1  # whose batch is in `_inputs`
         self._epoch = -1
-        self._place = torch.zeros(1, dtype=torch.int64, device=self._task.compute)
+        self._place = torch.zeros(1, dtype=torch.int64, device=self._workload.compute)
         self._rows: Tensor | None = None
         self._drawn: Tensor | None = None
         self._inputs: Recording[tuple[Tensor, Tensor]] | None = None
@@ -84,15 +84,19 @@ class GraphedDevice(DeviceEngine):
             self._learner = self._kept[1]
             return
         self._forget_recordings()
-        task = self._task
+        workload = self._workload
         self._learner = Learner(
-            self._node, task.networks(plan), task.device_optimizer, task.schedule, static=True
+            self._node,
+            workload.networks(plan),
+            workload.device_optimizer,
+            workload.schedule,
+            static=True,
         )
-        torch.cuda.synchronize(task.compute)  # the networks of all were made on one stream
+        torch.cuda.synchronize(workload.compute)  # the networks of all were made on one stream
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
         super().restore(state, tensors)
-        torch.cuda.synchronize(self._task.compute)
+        torch.cuda.synchronize(self._workload.compute)
 
     def _load(self, tensors: Tensors, progress: float) -> None:
         # The other half of these was to be recorded next; the model under them changes now.
@@ -115,7 +119,7 @@ class GraphedDevice(DeviceEngine):
         tensors = {n: t.clone() for n, t in {**name_activation(output), LABELS: labels}.items()}
         if parts > 1:
             share = len(labels) / self._loader.batch_size
-            tensors[SHARE] = torch.full((), share, device=self._task.compute)
+            tensors[SHARE] = torch.full((), share, device=self._workload.compute)
         return Outcome(pack(result, tensors))
 
     def _recorded_forward(self, seq: int, part: int, parts: int) -> _Forward:
@@ -194,7 +198,7 @@ class GraphedDevice(DeviceEngine):
         return Outcome(Payload(result, 0), samples=len(labels))
 
     def _seed(self, *what: str | int) -> int:
-        return derive(self._task.planning.seed, self._node, *what)
+        return derive(self._workload.planning.seed, self._node, *what)
 
     # ---- batches -----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 
 T = TypeVar("T")
 
@@ -39,11 +39,11 @@ class RecordedServer(ServerEngine):
     first, wherever that has put them.
     """
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self._recorder = Recorder(task.compute)
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self._recorder = Recorder(workload.compute)
         self._pool = torch.cuda.graph_pool_handle()
-        self._records = task.robust == "none"
+        self._records = workload.robust == "none"
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}
         self._inputs: dict[tuple[object, ...], Tensors] = {}
@@ -105,7 +105,7 @@ class RecordedServer(ServerEngine):
             super()._note(device, fault, place)
 
     def _owner(self, job: ServerStep) -> NodeId:
-        per_device = self._task.planning.training is ServerTraining.PER_DEVICE
+        per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
         return job.origin if per_device else SERVER
 
     def _recorded(
@@ -130,7 +130,7 @@ class RecordedServer(ServerEngine):
     def _aside(self, work: Callable[[], T]) -> T:
         """On the stream that records, which libraries prepare themselves for, in order with all
         other work of this thread."""
-        stream, usual = self._recorder.stream, torch.cuda.current_stream(self._task.compute)
+        stream, usual = self._recorder.stream, torch.cuda.current_stream(self._workload.compute)
         stream.wait_stream(usual)
         with self._recorder.context():
             made = work()

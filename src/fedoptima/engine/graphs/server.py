@@ -20,7 +20,7 @@ from fedoptima.engine.payloads import (
     Tensors,
 )
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class _Step:
 
 
 class GraphedServer(ServerEngine):
-    def __init__(self, task: Task) -> None:
-        super().__init__(task, deferred=True)
-        self._recorder = Recorder(task.compute)
-        self._records = task.robust == "none"
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload, deferred=True)
+        self._recorder = Recorder(workload.compute)
+        self._records = workload.robust == "none"
         self._lanes: dict[NodeId, Recorder] = {}  # of copies, which do not wait for each other
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}
@@ -68,18 +68,18 @@ class GraphedServer(ServerEngine):
             return super().evaluation()
 
     def export(self) -> Tensors:
-        torch.cuda.synchronize(self._task.compute)
+        torch.cuda.synchronize(self._workload.compute)
         return super().export()
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
         super().restore(state, tensors)
-        torch.cuda.synchronize(self._task.compute)
+        torch.cuda.synchronize(self._workload.compute)
 
     def _lane(self, job: ServerStep) -> Recorder:
-        if self._task.planning.training is not ServerTraining.PER_DEVICE:
+        if self._workload.planning.training is not ServerTraining.PER_DEVICE:
             return self._recorder
         if job.origin not in self._lanes:
-            lane = self._lanes[job.origin] = Recorder(self._task.compute)
+            lane = self._lanes[job.origin] = Recorder(self._workload.compute)
             lane.stream.wait_stream(self._recorder.stream)
         return self._lanes[job.origin]
 
@@ -121,11 +121,11 @@ class GraphedServer(ServerEngine):
 
     def _mixes(self, job: ServerStep) -> bool:
         """Would parts of different devices, of other sizes, add to each other's gradients?"""
-        per_device = self._task.planning.training is ServerTraining.PER_DEVICE
+        per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
         return job.parts > 1 and not per_device
 
     def _owner(self, job: ServerStep) -> NodeId:
-        per_device = self._task.planning.training is ServerTraining.PER_DEVICE
+        per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
         return job.origin if per_device else SERVER
 
     def _recorded(

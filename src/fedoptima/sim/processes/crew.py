@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 from fedoptima.core.errors import RunFailed
 from fedoptima.core.plan import Plan
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.sim.processes.messages import Done, Order
 from fedoptima.sim.processes.shared_memory import SharedMemory
 from fedoptima.sim.processes.worker import BuildDevice, work
@@ -21,7 +21,7 @@ from fedoptima.sim.processes.worker import BuildDevice, work
 
 class Crew:
     def __init__(
-        self, count: int, memory: SharedMemory, task: Task, plan: Plan, build: BuildDevice
+        self, count: int, memory: SharedMemory, workload: Workload, plan: Plan, build: BuildDevice
     ) -> None:
         context = get_context("fork")  # what the user gave as Python objects is there, too
         pipes = [context.Pipe() for _ in range(count)]
@@ -32,7 +32,7 @@ class Crew:
             others = [end for pipe in pipes for end in pipe if end is not theirs]
             process = context.Process(
                 target=work,
-                args=(theirs, others, memory, number, task, plan, build),
+                args=(theirs, others, memory, number, workload, plan, build),
                 name=f"fedoptima-worker-{number}",
                 daemon=True,
             )

@@ -28,7 +28,7 @@ from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.evaluation import joined
 from fedoptima.engine.payloads import Tensors, copy_of
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.sim.dry import Dry, DryDeviceEngine, DryServerEngine
 from fedoptima.sim.executor import Inspection, LateFailure
 from fedoptima.sim.processes.crew import Crew
@@ -55,14 +55,14 @@ _SHARES = 4  # of an evaluation, for each worker
 
 class Processes:
     def __init__(
-        self, task: Task, batches: Mapping[NodeId, int], build: BuildDevice, workers: int
+        self, workload: Workload, batches: Mapping[NodeId, int], build: BuildDevice, workers: int
     ) -> None:
         """``batches``: samples in each device's batch."""
         import_module("torch._dynamo")  # optimisers load it; here once for all workers
-        self._task = task
+        self._workload = workload
         self._build = build
         self._workers = workers
-        self._plans = DryServerEngine(task, batches)
+        self._plans = DryServerEngine(workload, batches)
         devices = {d: DryDeviceEngine(self._plans, batch) for d, batch in batches.items()}
         self._declare = Dry(self._plans, devices)
         self._queues = {node: Queue(node) for node in (SERVER, *batches)}
@@ -149,7 +149,7 @@ class Processes:
         if self._schedule is None:
             if self.plan is None:
                 raise InvariantBroken("there is work before there is a plan")
-            self._crew = Crew(self._workers, self._memory, self._task, self.plan, self._build)
+            self._crew = Crew(self._workers, self._memory, self._workload, self.plan, self._build)
             self._schedule = Schedule(
                 self._crew, self._workers, self._queues, self._new_value, self._free
             )
@@ -201,7 +201,7 @@ class Processes:
 
     def evaluate(self) -> Metrics:
         weights = self._snapshot()
-        size, samples = self._task.evaluated_at_once, len(self._task.validation)
+        size, samples = self._workload.evaluated_at_once, len(self._workload.validation)
         batches = -(-samples // size)
         share = max(1, batches // (self._workers * _SHARES))
         orders = [

@@ -27,7 +27,7 @@ from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.evaluator import Evaluator
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.task import Task
+from fedoptima.engine.workload import Workload
 from fedoptima.sim.processes.messages import (
     Declared,
     Done,
@@ -51,7 +51,7 @@ def work(
     others: Iterable[Connection],
     memory: SharedMemory,
     region: int,
-    task: Task,
+    workload: Workload,
     plan: Plan,
     build: BuildDevice,
 ) -> None:
@@ -65,7 +65,7 @@ def work(
     torch.set_num_threads(1)
     attach(memory)
     with suppress(EOFError, OSError):  # the driving process has ended
-        _Worker(connection, memory, memory.region(region), task, plan, build).run()
+        _Worker(connection, memory, memory.region(region), workload, plan, build).run()
 
 
 def _end_with_parent() -> None:
@@ -89,19 +89,19 @@ class _Worker:
         connection: Connection,
         memory: SharedMemory,
         region: Region,
-        task: Task,
+        workload: Workload,
         plan: Plan,
         build: BuildDevice,
     ) -> None:
         self._connection = connection
         self._memory = memory
         self._region = region
-        self._task = task
+        self._workload = workload
         self._build = build
-        self._server = ServerEngine(task, deferred=True)
+        self._server = ServerEngine(workload, deferred=True)
         self._engines: dict[NodeId, DeviceEngine] = {}
         self._aside: dict[NodeId, Tensors] = {}  # where the state of devices in a round came from
-        self._evaluator = Evaluator(task, plan)
+        self._evaluator = Evaluator(workload, plan)
         self._broken: dict[NodeId, Exception] = {}  # devices that cannot go on, and why
         self._first: deque[Order] = deque()  # the server's jobs, and evaluations
         self._orders: deque[Order] = deque()
@@ -182,7 +182,7 @@ class _Worker:
         sides = self._evaluator.load(batches.weights)
         try:
             for number in range(batches.first, batches.last):
-                yield self._task.evaluate_batch(sides, number)
+                yield self._workload.evaluate_batch(sides, number)
         finally:
             self._evaluator.give_back(sides)
 

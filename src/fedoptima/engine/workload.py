@@ -39,7 +39,7 @@ _EXAMPLE = 2  # samples: batch-norm layers refuse a batch of one
 
 
 @dataclass(frozen=True)
-class Task:
+class Workload:
     model: nn.Module  # with its first weights; never trained itself
     dataset: Dataset
     validation: Split

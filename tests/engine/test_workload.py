@@ -23,9 +23,9 @@ class Counting(nn.Linear):
 
 @pytest.mark.parametrize("batch", [4, 40])  # of 28 samples: they are used over and over
 def test_the_speed_is_measured_on_batches_of_this_tasks_data_and_model(batch: int) -> None:
-    task = Bench(nn.Sequential(Counting(6, 8), nn.Linear(8, 3)), samples()).task
+    workload = Bench(nn.Sequential(Counting(6, 8), nn.Linear(8, 3)), samples()).workload
     Counting.seen.clear()
-    assert task.measure_speed(seconds_budget=0.0, batch=batch) > 0
+    assert workload.measure_speed(seconds_budget=0.0, batch=batch) > 0
     assert set(Counting.seen) == {(batch, 6)}
     assert len(Counting.seen) >= 4  # profiled once, then timed
 
@@ -42,9 +42,9 @@ class Clocked(nn.Linear):
 
 @pytest.mark.parametrize("batch", [4, 32])
 def test_the_speed_is_the_batchs_flops_over_its_time(batch: int) -> None:
-    task = Bench(nn.Sequential(Clocked(6, 8), nn.Linear(8, 3)), samples()).task
+    workload = Bench(nn.Sequential(Clocked(6, 8), nn.Linear(8, 3)), samples()).workload
     per_sample = 3 * 2 * (6 * 8 + 8 * 3)  # forward, and backward by weights and by inputs
-    found = task.measure_speed(seconds_budget=0.0, batch=batch, clock=lambda: Clocked.now)
+    found = workload.measure_speed(seconds_budget=0.0, batch=batch, clock=lambda: Clocked.now)
     assert found == pytest.approx(per_sample)
 
 
@@ -53,9 +53,9 @@ def test_measuring_the_speed_leaves_model_and_generator_untouched() -> None:
         nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)),
         nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 3)),
     )
-    task = Bench(model, samples()).task
+    workload = Bench(model, samples()).workload
     before, generator, mode = deepcopy(model.state_dict()), torch.get_rng_state(), model.training
-    task.measure_speed(seconds_budget=0.0)
+    workload.measure_speed(seconds_budget=0.0)
     assert same(model.state_dict(), before)
     assert torch.equal(torch.get_rng_state(), generator)
     assert model.training == mode
@@ -65,9 +65,9 @@ def test_measuring_the_speed_leaves_model_and_generator_untouched() -> None:
 def test_an_example_is_made_of_one_sample_if_there_is_no_other() -> None:
     inputs = samples(1)[0]
     bench = Bench(dense_model(), (inputs, torch.tensor([2])), batch=1)
-    assert torch.equal(bench.task.example, inputs.expand(2, -1))
+    assert torch.equal(bench.workload.example, inputs.expand(2, -1))
 
 
 def test_a_batch_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="batch = 0"):
-        Bench(dense_model(), samples()).task.measure_speed(batch=0)
+        Bench(dense_model(), samples()).workload.measure_speed(batch=0)
