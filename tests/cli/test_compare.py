@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedoptima.cli.views.comparison_progress import (
+from fedoptima.comparison.execution import RunState
+from fedoptima.display.comparison_progress import (
     PoolBars,
     PoolLines,
     SilentPool,
     picture,
     pool_view,
 )
-from fedoptima.comparison.execution import RunState
 from tests.cli.conftest import Call
 from tests.cli.test_interrupt import PATIENCE, wait_for_checkpoint
 

@@ -16,7 +16,7 @@ from fedoptima.cli.logs import DeviceErrors, attached, log_to_console, log_to_fi
 from fedoptima.cli.views.fleet_state import DeviceRow, FleetState
 from fedoptima.cli.views.fleet_table import MOST_ROWS, picture
 from fedoptima.cli.views.fleet_view import FleetLines, FleetTable, FleetView, fleet_view
-from fedoptima.cli.views.progress import RunProgress
+from fedoptima.display.progress import RunProgress
 from fedoptima.experiments.server_run import ServerWatch
 from tests.support.network import NAMES, Server, start_device, tiny_recipe, until
 

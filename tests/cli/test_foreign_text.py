@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import complain, warn
 from fedoptima.cli.logs import DeviceErrors, attached, log_to_console, log_to_file
 from fedoptima.core.messages import Failed, GlobalModel, Join, Stop
+from fedoptima.display.console import plain_table, stderr, stdout
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.codec import URGENT
 from tests.cli.test_fleet_view import STATE, drawn

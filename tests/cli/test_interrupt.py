@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedoptima.cli.app import app
-from fedoptima.cli.interrupt import Interrupt
+from fedoptima.display.interrupt import Interrupt
 from tests.cli.conftest import TINY, Call
 
 EPOCHS = ("--set", "stop.epochs=6")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.cli.views.progress import LineView, LiveView, SilentView, view_of
 from fedoptima.config.load import load_recipe
+from fedoptima.display.progress import LineView, LiveView, SilentView, view_of
 from tests.cli.conftest import Call
 
 

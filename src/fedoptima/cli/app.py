@@ -21,8 +21,8 @@ from fedoptima.cli.commands.server import server
 from fedoptima.cli.commands.simulate import simulate
 from fedoptima.cli.commands.sweep import sweep
 from fedoptima.cli.commands.trace import trace
-from fedoptima.cli.console import stdout
 from fedoptima.cli.errors import explained, leave_at_once
+from fedoptima.display.console import stdout
 from fedoptima.version import __version__
 
 app = typer.Typer(

@@ -17,8 +17,8 @@ from typing import NoReturn, ParamSpec
 import typer
 from rich.text import Text
 
-from fedoptima.cli.console import stderr
 from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.display.console import stderr
 
 CONFIG, FAILED, INTERRUPTED = 2, 1, 130
 

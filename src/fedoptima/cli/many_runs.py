@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import FAILED, INTERRUPTED, complain
-from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console
-from fedoptima.cli.views.comparison_progress import pool_view
 from fedoptima.core.errors import ConfigError
+from fedoptima.display.comparison_progress import pool_view
+from fedoptima.display.console import stderr
+from fedoptima.display.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison

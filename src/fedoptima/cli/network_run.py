@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedoptima.cli.commands.dashboard import page_beside
-from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
-from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console, log_to_file
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.cli.views.fleet_view import fleet_view
 from fedoptima.cli.views.outcome import show_result
 from fedoptima.core.errors import ConfigError
+from fedoptima.display.console import stderr
+from fedoptima.display.interrupt import Interrupt
 from fedoptima.trace.description import Mode
 
 if TYPE_CHECKING:

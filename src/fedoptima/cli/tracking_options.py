@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedoptima.cli.console import stderr
 from fedoptima.cli.options import track_extra
+from fedoptima.display.console import stderr
 from fedoptima.trace.description import Mode
 
 if TYPE_CHECKING:

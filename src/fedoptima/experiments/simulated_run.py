@@ -15,6 +15,7 @@ from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, TrainingDiverged, run_failed
+from fedoptima.core.progress import Progress
 from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
@@ -36,6 +37,18 @@ class SimulationWatch:
     description: RunDescription
     simulation: Simulation
     accounts: Accounts
+
+    @property
+    def now(self) -> float:
+        return self.simulation.now
+
+    @property
+    def events(self) -> int:
+        return self.simulation.events
+
+    @property
+    def progress(self) -> Progress:
+        return self.simulation.server.machine.progress
 
     @property
     def course(self) -> CourseAccount:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from fedoptima.cli.console import stdout
 from fedoptima.cli.errors import explained
 from fedoptima.cli.options import needing_extra
+from fedoptima.display.console import stdout
 
 certs = typer.Typer(
     name="certs",

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import warn
 from fedoptima.core.errors import ConfigError
+from fedoptima.display.console import stderr
 
 _NEEDED = ("starlette", "uvicorn", "plotly")
 _TOKEN = "FEDOPTIMA_DASHBOARD_TOKEN"  # beside the option, which every user's `ps` would show

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import fedoptima.cli.options as options
-from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED, explained, leave_at_once, warn
-from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console
+from fedoptima.display.console import stderr
+from fedoptima.display.interrupt import Interrupt
 from fedoptima.named_code import allow
 
 if TYPE_CHECKING:

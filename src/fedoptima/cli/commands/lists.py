@@ -9,7 +9,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from fedoptima.cli.console import plain_table, stdout
+from fedoptima.display.console import plain_table, stdout
 
 _DEVICES = 8  # to build a method with; none of what is shown depends on it
 

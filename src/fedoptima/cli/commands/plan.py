@@ -14,11 +14,11 @@ from rich.text import Text
 
 import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import brief, listed, mebibytes, percent
-from fedoptima.cli.console import plain_table, stderr, stdout
 from fedoptima.cli.errors import warn
 from fedoptima.cli.logs import log_to_console
 from fedoptima.cli.recipe_options import naming, read_recipe
-from fedoptima.cli.views.progress import view_of
+from fedoptima.display.console import plain_table, stderr, stdout
+from fedoptima.display.progress import view_of
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import fedoptima.cli.options as options
-from fedoptima.cli.console import stdout
 from fedoptima.cli.errors import FAILED
-from fedoptima.cli.views.progress import RecordCounter
+from fedoptima.display.console import stdout
+from fedoptima.display.progress import RecordCounter
 
 if TYPE_CHECKING:
     from fedoptima.verification.replay import Replay, Weights

@@ -10,8 +10,8 @@ from rich.text import Text
 
 import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import megabytes
-from fedoptima.cli.console import stdout
-from fedoptima.cli.views.progress import RecordCounter
+from fedoptima.display.console import stdout
+from fedoptima.display.progress import RecordCounter
 
 if TYPE_CHECKING:
     from fedoptima.reporting.report import Report

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import fedoptima.cli.options as options
-from fedoptima.cli.console import stderr
 from fedoptima.cli.errors import INTERRUPTED
-from fedoptima.cli.interrupt import Interrupt
 from fedoptima.cli.logs import log_to_console
 from fedoptima.cli.recipe_options import (
     allowance,
@@ -25,8 +23,10 @@ from fedoptima.cli.recipe_options import (
 )
 from fedoptima.cli.tracking_options import RunTracking, TrackingOptions
 from fedoptima.cli.views.outcome import show_result
-from fedoptima.cli.views.progress import view_of
 from fedoptima.core.errors import ConfigError
+from fedoptima.display.console import stderr
+from fedoptima.display.interrupt import Interrupt
+from fedoptima.display.progress import view_of
 from fedoptima.trace.description import Mode
 from fedoptima.trace.run_folder import RunFiles
 

@@ -14,10 +14,10 @@ from rich.text import Text
 
 import fedoptima.cli.many_runs as many_runs
 import fedoptima.cli.options as options
-from fedoptima.cli.console import plain_table, stdout
 from fedoptima.cli.errors import warn
 from fedoptima.cli.recipe_options import allowance, read_recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.display.console import plain_table, stdout
 
 if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison

@@ -12,8 +12,8 @@ from rich.text import Text
 
 import fedoptima.cli.options as options
 from fedoptima.analysis.formatting import counted, duration
-from fedoptima.cli.console import plain_table, stdout
-from fedoptima.cli.views.progress import RecordCounter
+from fedoptima.display.console import plain_table, stdout
+from fedoptima.display.progress import RecordCounter
 
 if TYPE_CHECKING:
     from fedoptima.analysis.overview import NodeLine, Overview, Wait

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedoptima.analysis.formatting import brief, counted, listed, roughly
-from fedoptima.cli.views.progress import RunProgress
 from fedoptima.core.text import quoted
+from fedoptima.display.progress import RunProgress
 
 if TYPE_CHECKING:
     from fedoptima.analysis.fleet import DeviceFacts

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedoptima.analysis.formatting import counted, duration, percent, roughly
-from fedoptima.cli.console import plain_table
-from fedoptima.cli.views.progress import bar
+from fedoptima.display.console import plain_table
+from fedoptima.display.progress import bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.live import Live
 
-from fedoptima.cli.console import say
 from fedoptima.cli.logs import DeviceErrors, attached
 from fedoptima.cli.views.fleet_state import FleetState
 from fedoptima.cli.views.fleet_table import picture
-from fedoptima.cli.views.progress import Cadence, Refresh, bar, shows_live, title
+from fedoptima.display.console import say
+from fedoptima.display.progress import Cadence, Refresh, bar, shows_live, title
 
 if TYPE_CHECKING:
     from rich.console import Console

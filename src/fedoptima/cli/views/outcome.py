@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fedoptima.analysis.formatting import accuracies, brief, duration, megabytes, percent
-from fedoptima.cli.console import plain_table, stdout
+from fedoptima.display.console import plain_table, stdout
 
 if TYPE_CHECKING:
     from rich.table import Table

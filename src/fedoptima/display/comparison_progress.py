@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rich.console import RenderableType
 from rich.live import Live
@@ -13,15 +13,35 @@ from rich.table import Table
 from rich.text import Text
 
 from fedoptima.analysis.formatting import duration, percent
-from fedoptima.cli.console import say, stderr
-from fedoptima.cli.views.progress import Refresh, shows_live
-
-if TYPE_CHECKING:
-    from fedoptima.comparison.execution import RunState
+from fedoptima.display.console import say, stderr
+from fedoptima.display.progress import Refresh, shows_live
 
 _BAR = 20  # columns
 _SILENCE = 10.0  # seconds at most between two lines about a run that goes on
 _STYLES = {"done": "green", "failed": "red", "stopped": "yellow", "waiting": "dim"}
+
+
+class RunState(Protocol):
+    """What is shown of one run."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def over(self) -> bool: ...
+    @property
+    def share(self) -> float | None: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def epochs(self) -> float: ...
+    @property
+    def accuracy(self) -> float | None: ...
+    @property
+    def error(self) -> str | None: ...
 
 
 def pool_view(*, quiet: bool) -> SilentPool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,20 +19,35 @@ from rich.table import Table
 from rich.text import Text
 
 from fedoptima.analysis.formatting import accuracies, brief, duration, percent
-from fedoptima.cli.console import say, stderr
+from fedoptima.display.console import say, stderr
 from fedoptima.trace.record import RecordProgress
 
 if TYPE_CHECKING:
-    from fedoptima.analysis.idle_time import Usage
+    from fedoptima.analysis.curve import CourseAccount
+    from fedoptima.analysis.idle_time import Usage, UsageAccount
     from fedoptima.config.schema import Recipe
     from fedoptima.core.progress import Progress
     from fedoptima.core.types import NodeId
-    from fedoptima.experiments.simulated_run import SimulationWatch
 
 _BAR = 30  # columns
 _REFRESH = 0.25  # seconds between two pictures of the live display
 _LINE = 1.0  # seconds at least between two lines...
 _SILENCE = 10.0  # ...and at most, evaluation or not
+
+
+class Watch(Protocol):
+    """What a view sees of a simulation that goes on."""
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def events(self) -> int: ...
+    @property
+    def progress(self) -> Progress: ...
+    @property
+    def course(self) -> CourseAccount: ...
+    @property
+    def usage(self) -> UsageAccount: ...
 
 
 def view_of(recipe: Recipe, *, quiet: bool, folder: Path | None = None) -> SilentView:
@@ -63,7 +78,7 @@ class SilentView:
     def reading(self, what: str, done: int, total: int) -> None:
         pass
 
-    def training(self, watch: SimulationWatch) -> None:
+    def training(self, watch: Watch) -> None:
         pass
 
 
@@ -78,7 +93,7 @@ class LineView(SilentView):
             self._read = what
             say(stderr(), f"reading {what}")
 
-    def training(self, watch: SimulationWatch) -> None:
+    def training(self, watch: Watch) -> None:
         if self._cadence.due(len(watch.course.points)):
             say(stderr(), _state_of(watch, self._recipe).line())
 
@@ -132,9 +147,9 @@ class LiveView(SilentView):
             share = done / total if total else None
             self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"), refresh=True)
 
-    def training(self, watch: SimulationWatch) -> None:
+    def training(self, watch: Watch) -> None:
         if self._is_time():
-            speed = self._speed.of(watch.simulation.events)
+            speed = self._speed.of(watch.events)
             self._live.update(_picture(_state_of(watch, self._recipe), speed), refresh=True)
 
 
@@ -222,11 +237,11 @@ class RunProgress:
         return f"{duration(self.seconds)}, {self.done}, {self.accuracy_text}, {self.busy_text}"
 
 
-def _state_of(watch: SimulationWatch, recipe: Recipe) -> RunProgress:
+def _state_of(watch: Watch, recipe: Recipe) -> RunProgress:
     return RunProgress.of(
         recipe,
-        watch.simulation.server.machine.progress,
-        now=watch.simulation.now,
+        watch.progress,
+        now=watch.now,
         began=watch.course.began,
         measured=[p.accuracy for p in watch.course.points if p.accuracy is not None],
         usage=watch.usage.usage(),
