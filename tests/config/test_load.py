@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedoptima.config.load import apply_override, load_recipe, validate
@@ -89,7 +90,25 @@ def test_a_recipe_is_read_with_its_defaults(tmp_path: Path) -> None:
         ("epochs = 5", "target_accuracy = 95", r"stop\.target_accuracy = 95: .*at most 1"),
         ('kind = "dirichlet"', 'kind = "dirichle"', r"partition\.kind = 'dirichle': .*'iid'"),
         ("alpha = 0.5", "alpha = -1", r"partition\.alpha = -1"),
-        ('kind = "dirichlet"', 'kind = "file"', r"partition: file belongs to kind = 'file'"),
+        ('kind = "dirichlet"', 'kind = "file"', r"partition: kind = 'file' needs file"),
+        ('kind = "dirichlet"', 'kind = "label"', r"partition: kind = 'label' needs labels"),
+        ('kind = "dirichlet"', 'kind = "quantity"', r"kind = 'quantity' needs power or shares"),
+        ("alpha = 0.5", 'column = "x"', r"column belongs to kind = 'column', not to 'dirichlet'"),
+        (
+            'kind = "dirichlet"',
+            'kind = "quantity", power = 1, shares = [1, 2]',
+            r"partition: give either power or shares, not both",
+        ),
+        (
+            'kind = "dirichlet"',
+            'kind = "quantity", shares = [1, 0]',
+            r"data\.partition\.shares\.1 = 0: .*greater than 0",
+        ),
+        (
+            'kind = "dirichlet"',
+            'kind = "quantity", shares = []',
+            r"data\.partition\.shares = \(\): .*at least 1 item",
+        ),
         ('name = "digits"', 'name = "digits"\nvalidation = 1.5', r"data\.validation: 1\.5 is"),
         ('name = "digits"', 'name = "digits"\nvalidation = "tst"', r"data\.validation: 'tst' is"),
         ("learning_rate = 0.05", "learning_rate = 0", r"device\.learning_rate = 0: .*greater"),
@@ -240,3 +259,17 @@ def test_a_recipe_of_the_repository_is_valid_and_its_fleet_can_be_built(path: Pa
 
 def test_there_are_recipes() -> None:
     assert RECIPES
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    table = {
+        "model": {"name": "vgg5"},
+        "data": {"name": "digits"},
+        "stop": {"epochs": np.float32(2.5)},
+        "seed": np.int64(3),
+    }
+    recipe = validate(Recipe, table, "here")
+    assert (type(recipe.seed), recipe.seed, recipe.stop.epochs) == (int, 3, 2.5)
+    for wrong in (np.float64(3.5), True, np.bool_(True)):
+        with pytest.raises(ConfigError, match=r"seed = .*integer"):
+            validate(Recipe, {**table, "seed": wrong}, "here")

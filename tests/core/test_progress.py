@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from fedoptima.core.progress import Progress
 from fedoptima.core.stopping import StopRule
 
@@ -115,3 +117,23 @@ def test_a_small_round_of_a_barrier_is_no_reason_to_stop_early() -> None:
     counted.trained(100 / 1000)
     counted.merged(1, closes_round=True, members=1)
     assert counted.spent() is not None
+
+
+def epochs_until_it_stops(update: float, *, budget: float) -> float:
+    counted = progress(rule=StopRule(epochs=budget))
+    while counted.spent() is None:
+        counted.trained(update)
+        counted.merged(1, closes_round=False, members=3)
+    return counted.epochs
+
+
+def test_where_updates_are_a_large_part_of_the_budget_the_nearest_one_ends_the_run() -> None:
+    # One device that leaves out an incomplete batch hands in 0.96 epochs; two of them are 1.92.
+    assert epochs_until_it_stops(0.96, budget=1) == 0.96
+    assert epochs_until_it_stops(0.64, budget=1) == 1.28
+    assert epochs_until_it_stops(0.96, budget=2) == 1.92
+
+
+def test_small_updates_go_on_until_the_budget_is_reached() -> None:
+    assert epochs_until_it_stops(0.095, budget=1) == pytest.approx(11 * 0.095)
+    assert epochs_until_it_stops(0.96, budget=10) == pytest.approx(11 * 0.96)

@@ -6,6 +6,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from numbers import Integral, Real
+from operator import index
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,18 +106,22 @@ def _index(place: TomlTable | list[Any], part: str) -> Any:
 def validate(model: type[Model], table: Mapping[str, object], where: str) -> Model:
     """The typed tree, or a ConfigError with every mistake in the table."""
     try:
-        return model.model_validate(_tuples(table))
+        return model.model_validate(_plain(table))
     except ValidationError as error:
         lines = [_describe(details, model) for details in error.errors()]
         raise ConfigError("\n".join(f"{where}: {line}" for line in lines)) from error
 
 
-def _tuples(value: object) -> object:
-    """TOML has arrays only; strict models take tuples."""
+def _plain(value: object) -> object:
+    """What strict models take: tuples (TOML has arrays only), and int for numpy's integers."""
     if isinstance(value, Mapping):
-        return {key: _tuples(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return index(value)
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        return float(value)
     return value
 
 

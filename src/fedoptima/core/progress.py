@@ -7,16 +7,21 @@ hold: the paper's footnote, and the unit that compares methods (docs/decisions/0
 
 from __future__ import annotations
 
+import math
+
 from fedoptima.core.effects import Effect, Evaluate
 from fedoptima.core.stopping import Stopper, StopRule
 from fedoptima.core.types import NodeId
 
 MOST_REFUSED = 3.0  # epochs of refused training in a row that end a run
 _OF_ONE = 2 * MOST_REFUSED  # times its share: one device alone, or less than half, cannot end it
+_LARGE = 0.1  # of the budget: where updates are larger, the nearest one ends the run
 _ROUNDING = 1e-9  # epochs are sums of shares: ten tenths may come to 0.9999999999999999
 
 
 class Progress:
+    _last_update = 0.0  # in epochs; here, because checkpoints of earlier versions do not have it
+
     def __init__(self, rule: StopRule, evaluate_every: float) -> None:
         self._rule = rule
         self._stopper = Stopper(rule)
@@ -43,6 +48,7 @@ class Progress:
     def trained(self, epochs: float) -> None:
         """An update that trained for this part of an epoch was accepted."""
         self.epochs += epochs
+        self._last_update = epochs
         self._refused.clear()
 
     def refused(
@@ -86,10 +92,16 @@ class Progress:
         )
 
     def spent(self) -> str | None:
-        """Behind a barrier at the end of the round that is nearest to the budget."""
-        return self._stopper.spent(
-            rounds=self.rounds, epochs=self.epochs, within=self._last_round / 2
-        )
+        """Behind a barrier at the end of the round that is nearest to the budget.
+
+        Otherwise with the update that reaches the budget; where single updates are a large part of
+        it, with the nearest one as well. (One device that leaves out an incomplete batch hands in
+        0.96 epochs: a budget of 1 would end at 1.92.)
+        """
+        step = self._last_round
+        if not step and self._last_update > _LARGE * (self._rule.epochs or math.inf):
+            step = self._last_update
+        return self._stopper.spent(rounds=self.rounds, epochs=self.epochs, within=step / 2)
 
     def evaluation_due(self) -> bool:
         marks = int((self.epochs + _ROUNDING) // self._every)
