@@ -63,14 +63,56 @@ class MethodConfig(Named):
 
 
 class PartitionConfig(Strict):
-    kind: Literal["dirichlet", "iid", "file"] = "dirichlet"
-    alpha: Positive = 0.5
-    file: str | None = None  # JSON: {"device": [row, ...]}
+    """How the training data are divided among the devices."""
+
+    kind: Literal["dirichlet", "iid", "label", "quantity", "column", "file"] = Field(
+        default="dirichlet",
+        description="dirichlet: each device has its own mix of classes; iid: all have the same; "
+        "label: a few labels for each; quantity: unequal amounts; column: by a column of the data, "
+        "such as who made a sample; file: as a file says.",
+    )
+    alpha: Positive = Field(
+        default=0.5, description="dirichlet: the smaller, the more the mixes differ."
+    )
+    labels: int | None = Field(
+        default=None, ge=1, description="label: how many labels each device holds.", examples=[2]
+    )
+    power: Positive | None = Field(
+        default=None,
+        description="quantity: the device of rank r holds an amount in proportion to r ^ -power.",
+        examples=[1.5],
+    )
+    shares: tuple[Positive, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="quantity: amounts in proportion to these, in the order of the fleet.",
+        examples=[[4, 2, 1, 1]],
+    )
+    column: str | None = Field(
+        default=None,
+        description="column: its name. Samples with the same value stay on one device: on the "
+        "one of that name where there is one.",
+        examples=["writer"],
+    )
+    file: str | None = Field(
+        default=None,
+        description='file: JSON, {"device": [row, ...]}.',
+        examples=["partition.json"],
+    )
 
     @model_validator(mode="after")
-    def _file_given(self) -> PartitionConfig:
-        if (self.kind == "file") != (self.file is not None):
-            raise ValueError("file belongs to kind = 'file', and only to it")
+    def _keys_of_its_kind(self) -> PartitionConfig:
+        keys = {"labels": "label", "power": "quantity", "shares": "quantity",
+                "column": "column", "file": "file"}  # fmt: skip
+        given = [key for key in keys if getattr(self, key) is not None]
+        for key in given:
+            if keys[key] != self.kind:
+                raise ValueError(f"{key} belongs to kind = {keys[key]!r}, not to {self.kind!r}")
+        if len(given) > 1:
+            raise ValueError("give either power or shares, not both")
+        needed = [key for key, kind in keys.items() if kind == self.kind]
+        if needed and not given:
+            raise ValueError(f"kind = {self.kind!r} needs {' or '.join(needed)}")
         return self
 
 

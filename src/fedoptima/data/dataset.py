@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.data.columns import Columns
 from fedoptima.data.finite import check_inputs, rows_in_words
 from fedoptima.data.vocabulary import Vocabulary
 
@@ -143,6 +144,7 @@ class Dataset:
     prepare: Prepare  # raw batch -> what the model takes
     augment: Augment | None = None  # of raw batches; training only
     vocabulary: Vocabulary | None = None  # text: which word an id stands for
+    columns: Columns | None = None  # of the training samples, for a partition by column
 
     def to(self, device: torch.device | str) -> Dataset:
         """The same data with its tensors on ``device``, so that no batch is copied there later."""

@@ -16,9 +16,13 @@ _AT_ONCE = 2**24  # elements that are examined in one piece
 
 def rows_in_words(rows: Sequence[int]) -> str:
     """``row 3``, or ``rows 3, 8, 9, 12, 40 and 7 more``."""
-    named = ", ".join(str(row) for row in rows[:_NAMED])
-    more = f" and {len(rows) - _NAMED:,} more" if len(rows) > _NAMED else ""
-    return f"row{'s' if len(rows) > 1 else ''} {named}{more}"
+    return f"row{'s' if len(rows) > 1 else ''} {in_words(rows)}"
+
+
+def in_words(names: Sequence[object]) -> str:
+    """``a, b, c``, or ``a, b, c, d, e and 7 more``."""
+    named = ", ".join(str(name) for name in names[:_NAMED])
+    return named + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
 
 def rows_not_finite(values: Tensor, *, at_once: int = _AT_ONCE) -> list[int]:

@@ -35,7 +35,7 @@ def dirichlet(
     them, each remaining label is equally likely.
     """
     numbers = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    _check_devices(devices, len(numbers))
+    check_devices(devices, len(numbers))
     _, label_of = np.unique(numbers, return_inverse=True)  # labels that no device has get no mass
     classes = int(label_of.max()) + 1
     vectors = class_vectors(classes, devices, alpha=alpha, seed=seed)
@@ -77,7 +77,7 @@ def class_vectors(classes: int, devices: int, *, alpha: float, seed: int) -> NDA
 
 def iid(samples: int, devices: int, *, seed: int) -> list[Indices]:
     """A random division into parts whose sizes differ by one at most."""
-    _check_devices(devices, samples)
+    check_devices(devices, samples)
     random = np.random.default_rng(derive(seed, "partition", "iid"))
     order = random.permutation(samples).astype(np.int64)
     return [np.sort(order[device::devices]) for device in range(devices)]
@@ -151,7 +151,7 @@ def _cumulative(mass: NDArray[np.float64]) -> list[float]:
     return table
 
 
-def _check_devices(devices: int, samples: int) -> None:
+def check_devices(devices: int, samples: int) -> None:
     if devices < 1:
         raise ConfigError(f"fleet: {devices} devices: at least 1 is needed")
     if devices > samples:
@@ -191,4 +191,5 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Split]
         torch.nonzero(mask).flatten().to(dataset.train.labels.device) for mask in (~held, held)
     )
     held_out = dataset.train.take(take).read()  # every evaluation sees the same
-    return replace(dataset, train=dataset.train.take(keep)), held_out
+    columns = dataset.columns and dataset.columns.take(keep)
+    return replace(dataset, train=dataset.train.take(keep), columns=columns), held_out

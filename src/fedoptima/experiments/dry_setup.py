@@ -67,7 +67,7 @@ class DryExperiment(Simulated):
 def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
     """None: more than what is stored is needed, or something is wrong that `prepare` explains."""
     own = given.model is None and given.dataset is None and not recipe.model.options
-    if not own or recipe.data.partition.kind == "file":
+    if not own or recipe.data.partition.kind not in ("dirichlet", "iid"):
         return None
     fleet = build_fleet(recipe.fleet, recipe.seed)
     method = build_method(recipe, len(fleet.devices))

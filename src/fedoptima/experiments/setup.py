@@ -21,7 +21,7 @@ from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress, quiet
-from fedoptima.data.partition import by_file, dirichlet, hold_out, iid
+from fedoptima.data.partition import hold_out
 from fedoptima.data.registry import load_dataset, load_or_stand_in
 from fedoptima.engine.compute_device import CPU, compute_device
 from fedoptima.engine.device import DeviceEngine
@@ -31,6 +31,7 @@ from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
 from fedoptima.experiments.device_engines import BuildEngine, device_engine, device_loader
+from fedoptima.experiments.division import divide
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import build_method, plan_settings
 from fedoptima.experiments.workers import workers_for
@@ -169,14 +170,7 @@ def share_out(
     dataset: Dataset, recipe: Recipe, devices: list[NodeId]
 ) -> dict[NodeId, NDArray[np.int64]]:
     """The rows of the training data that each device holds."""
-    config = recipe.data.partition
-    seed = derive(recipe.seed, "partition")
-    if config.kind == "file" and config.file is not None:
-        parts = by_file(config.file, devices=devices, samples=len(dataset.train))
-    elif config.kind == "iid":
-        parts = iid(len(dataset.train), len(devices), seed=seed)
-    else:
-        parts = dirichlet(dataset.train.labels, len(devices), alpha=config.alpha, seed=seed)
+    parts = divide(dataset, recipe.data.partition, devices, derive(recipe.seed, "partition"))
     return dict(zip(devices, parts, strict=True))
 
 

@@ -1,0 +1,59 @@
+"""The training data divided among the devices as a recipe's ``data.partition`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from fedoptima.config.schema import PartitionConfig
+from fedoptima.core.errors import ConfigError
+from fedoptima.data.dataset import Dataset
+from fedoptima.data.partition import Indices, by_file, dirichlet, iid
+from fedoptima.data.partition_by import by_group, by_label, by_quantity, power_law
+
+
+def divide(
+    dataset: Dataset, config: PartitionConfig, devices: Sequence[str], seed: int
+) -> list[Indices]:
+    """Row numbers of the training data, one array for each device."""
+    samples, count = len(dataset.train), len(devices)
+    match config.kind:
+        case "dirichlet":
+            return dirichlet(dataset.train.labels, count, alpha=config.alpha, seed=seed)
+        case "iid":
+            return iid(samples, count, seed=seed)
+        case "label":
+            assert config.labels is not None
+            return by_label(dataset.train.labels, count, labels_each=config.labels, seed=seed)
+        case "quantity":
+            return by_quantity(samples, _shares(config, count, seed), seed=seed)
+        case "column":
+            assert config.column is not None
+            values = _column(dataset, config.column)
+            return by_group(values, devices, seed=seed, column=config.column)
+        case "file":
+            assert config.file is not None
+            return by_file(config.file, devices=devices, samples=samples)
+    assert_never(config.kind)
+
+
+def _shares(config: PartitionConfig, devices: int, seed: int) -> Sequence[float]:
+    if config.power is not None:
+        return power_law(devices, config.power, seed=seed)
+    assert config.shares is not None
+    if len(config.shares) != devices:
+        raise ConfigError(
+            f"data.partition.shares: {len(config.shares)} shares for {devices} devices; give one "
+            "for each, in the order of the fleet"
+        )
+    return config.shares
+
+
+def _column(dataset: Dataset, name: str) -> list[object]:
+    names = dataset.columns.names if dataset.columns is not None else ()
+    if dataset.columns is None or name not in names:
+        has = f"it has {', '.join(names)}" if names else "it has none"
+        raise ConfigError(
+            f"data.partition.column = {name!r}: data set {dataset.name!r} has no such column; {has}"
+        )
+    return dataset.columns.read(name)
