@@ -198,7 +198,7 @@ def test_a_model_that_cannot_be_cut_is_refused_with_a_way_out(
 
 def test_data_that_do_not_fit_the_model_are_refused_by_the_block_they_break() -> None:
     model, _ = NETWORKS["vgg5"]
-    with pytest.raises(ConfigError, match=r"block 'block4' failed on input of shape \[\(2, 64, 3"):
+    with pytest.raises(ConfigError, match=r"block 'block4' failed on input of shape \(2, 64, 3"):
         cuttable(model, torch.rand(2, 1, 12, 12))
 
 

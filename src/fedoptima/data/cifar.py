@@ -87,7 +87,7 @@ def read_batches(folder: Path, part: Part, progress: ReadingProgress) -> Split:
         batches.append(_read_batch(folder / name))
         progress(f"reading {name}", done, len(names))
     return Split(
-        torch.cat([batch.inputs for batch in batches]),
+        torch.cat([batch.tensor for batch in batches]),
         torch.cat([batch.labels for batch in batches]),
     )
 

@@ -74,6 +74,8 @@ def as_dataset(
 
 def _describe(train: Samples, test: Split, classes: int) -> tuple[Kind, dict[str, int], Prepare]:
     example = train.example
+    if not isinstance(example, Tensor):
+        return "custom", {"classes": classes}, as_given
     prepare = Normalise() if example.dtype == torch.uint8 and example.dim() == 4 else as_given
     if example.dim() == 4 and example.shape[2] == example.shape[3]:
         return "image", image_facts(example, classes), prepare

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -19,9 +19,10 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.columns import Columns
 from fedoptima.data.finite import check_inputs, rows_in_words
 from fedoptima.data.vocabulary import Vocabulary
+from fedoptima.models.activation import Inputs, map_tensors, tensors_of
 
 Kind = Literal["image", "text", "custom"]
-Prepare = Callable[[Tensor], Tensor]
+Prepare = Callable[[Any], Any]  # inputs to inputs
 
 
 class Augment(Protocol):
@@ -31,7 +32,7 @@ class Augment(Protocol):
         """The random numbers of that many samples, one row each, on the CPU."""
         ...
 
-    def __call__(self, batch: Tensor, drawn: Tensor, /) -> Tensor:
+    def __call__(self, batch: Any, drawn: Tensor, /) -> Any:
         """The changed batch: a function of both tensors alone, computed where they are."""
         ...
 
@@ -43,7 +44,7 @@ class Samples(Protocol):
     def labels(self) -> Tensor: ...
 
     @property
-    def example(self) -> Tensor:
+    def example(self) -> Inputs:
         """One input, as a batch."""
         ...
 
@@ -79,16 +80,16 @@ class Samples(Protocol):
         """All of them in memory."""
         ...
 
-    def order(self, rows: Tensor, *, seed: int, epoch: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    def order(self, rows: Tensor, *, seed: int, epoch: int) -> Callable[[], tuple[Inputs, Tensor]]:
         """Inputs and labels of these rows, when called."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples in memory: ``inputs[i]`` belongs to ``labels[i]``."""
+    """Samples in memory: row ``i`` of every input tensor belongs to ``labels[i]``."""
 
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor
 
     in_advance = False
@@ -97,29 +98,35 @@ class Split:
         return len(self.labels)
 
     @property
-    def example(self) -> Tensor:
-        return self.inputs[:1]
+    def example(self) -> Inputs:
+        return map_tensors(self.inputs, lambda tensor: tensor[:1])
 
     @property
     def extent(self) -> tuple[float, float]:
-        if not self.inputs.numel():
-            return 0.0, 0.0
-        low, high = self.inputs.aminmax()
-        return float(low), float(high)
+        ends = [tensor.aminmax() for tensor in tensors_of(self.inputs) if tensor.numel()]
+        lows, highs = [float(low) for low, _ in ends], [float(high) for _, high in ends]
+        return min(lows, default=0.0), max(highs, default=0.0)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The inputs, where they are one tensor."""
+        assert isinstance(self.inputs, Tensor)
+        return self.inputs
 
     @property
     def device(self) -> torch.device:
-        return self.inputs.device
+        return self.labels.device
 
     @property
     def index_device(self) -> torch.device:
         return self.device
 
     def take(self, rows: Tensor) -> Split:
-        return Split(self.inputs[rows], self.labels[rows])
+        return Split(map_tensors(self.inputs, lambda tensor: tensor[rows]), self.labels[rows])
 
     def to(self, device: torch.device | str) -> Split:
-        return Split(self.inputs.to(device), self.labels.to(device))
+        inputs = map_tensors(self.inputs, lambda tensor: tensor.to(device))
+        return Split(inputs, self.labels.to(device))
 
     def with_workers(self, count: int) -> Split:
         return self  # there is nothing to draw
@@ -129,8 +136,11 @@ class Split:
 
     def order(
         self, rows: Tensor, *, seed: int = 0, epoch: int = 0
-    ) -> Callable[[], tuple[Tensor, Tensor]]:
-        return lambda: (self.inputs.index_select(0, rows), self.labels.index_select(0, rows))
+    ) -> Callable[[], tuple[Inputs, Tensor]]:
+        def chosen(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, rows)
+
+        return lambda: (map_tensors(self.inputs, chosen), chosen(self.labels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,11 +173,8 @@ class Dataset:
         parts: tuple[tuple[str, Samples], ...] = (("training", self.train), ("test", self.test))
         for part, split in parts:
             where = f"data set {self.name!r}, {part} part"
-            if isinstance(split, Split) and len(split.inputs) != len(split.labels):
-                raise ConfigError(
-                    f"{where}: {len(split.inputs)} inputs but {len(split.labels)} labels; "
-                    "every input needs exactly one label"
-                )
+            if isinstance(split, Split):
+                _check_lengths(split, where)
             if split.labels.dtype != torch.int64 or split.labels.dim() != 1:
                 raise ConfigError(
                     f"{where}: labels are {tuple(split.labels.shape)} {split.labels.dtype}; "
@@ -184,14 +191,42 @@ class Dataset:
                     f"{rows_in_words(outside.nonzero().flatten().tolist())})"
                 )
             if isinstance(split, Split):
-                check_inputs(split.inputs, where)
-        if self.train.example.shape[1:] != self.test.example.shape[1:]:
+                for tensor in tensors_of(split.inputs):
+                    check_inputs(tensor, where)
+        trained, tested = _sample_shapes(self.train.example), _sample_shapes(self.test.example)
+        if trained != tested:
             raise ConfigError(
-                f"data set {self.name!r}: training samples have shape "
-                f"{tuple(self.train.example.shape[1:])}, test samples "
-                f"{tuple(self.test.example.shape[1:])}; both must be the same"
+                f"data set {self.name!r}: training samples have shape {_in_words(trained)}, test "
+                f"samples {_in_words(tested)}; both must be the same"
             )
         return self
+
+
+def _check_lengths(split: Split, where: str) -> None:
+    tensors = tensors_of(split.inputs)
+    for tensor in tensors:
+        if len(tensor) != len(split.labels):
+            several = f" in one of {len(tensors)} input tensors" if len(tensors) > 1 else ""
+            raise ConfigError(
+                f"{where}: {len(tensor)} inputs{several} but {len(split.labels)} labels; "
+                "every input needs exactly one label"
+            )
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def _sample_shapes(example: Inputs) -> Shapes:
+    """By name or number."""
+    names = list(example) if isinstance(example, dict) else range(len(tensors_of(example)))
+    shapes = (tuple(tensor.shape[1:]) for tensor in tensors_of(example))
+    return {str(name): shape for name, shape in zip(names, shapes, strict=True)}
+
+
+def _in_words(shapes: Shapes) -> str:
+    if list(shapes) == ["0"]:
+        return str(shapes["0"])
+    return ", ".join(f"{name} {shape}" for name, shape in shapes.items())
 
 
 def stand_in(shape: Sequence[int], dtype: torch.dtype, per_class: Sequence[int]) -> Split:

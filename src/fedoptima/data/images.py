@@ -66,7 +66,7 @@ class ImageSource(Source[Split]):
             train=train,
             test=test,
             classes=classes,
-            facts=image_facts(train.inputs, classes),
+            facts=image_facts(train.tensor, classes),
             prepare=self.normalise,
             augment=self.augment,
         )
@@ -75,9 +75,9 @@ class ImageSource(Source[Split]):
 def _decode(found: Found[Split], progress: ReadingProgress) -> Tensors:
     train, test = found.read("train", progress), found.read("test", progress)
     return {
-        "train_inputs": train.inputs,
+        "train_inputs": train.tensor,
         "train_labels": train.labels,
-        "test_inputs": test.inputs,
+        "test_inputs": test.tensor,
         "test_labels": test.labels,
     }
 

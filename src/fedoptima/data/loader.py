@@ -20,8 +20,9 @@ from torch import Tensor
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.seeding import derive
 from fedoptima.data.dataset import Dataset, Split
+from fedoptima.models.activation import Inputs, map_tensors
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Inputs, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ class Loader:
         selected by a static tensor that holds the step's place.
         """
         assert isinstance(self._split, Split)
-        inputs = self._split.inputs.index_select(0, rows)
+        inputs = map_tensors(self._split.inputs, lambda tensor: tensor.index_select(0, rows))
         return self._changed(inputs, drawn), self._split.labels.index_select(0, rows)
 
     def _ordered(self, step: int) -> Callable[[], Batch]:
@@ -122,10 +123,11 @@ class Loader:
 
         return batch
 
-    def _changed(self, inputs: Tensor, drawn: Tensor | None) -> Tensor:
+    def _changed(self, inputs: Inputs, drawn: Tensor | None) -> Inputs:
         if self._augment is not None and drawn is not None:
             inputs = self._augment(inputs, drawn)
-        return self._prepare(inputs)
+        prepared: Inputs = self._prepare(inputs)
+        return prepared
 
     def _drawn(self, number: int) -> Epoch:
         steps, size = self.per_epoch, self._batch_size

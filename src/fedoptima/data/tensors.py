@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.finite import rows_in_words, rows_not_finite
+from fedoptima.models.activation import Inputs
 
 
-def as_inputs(value: object, where: str) -> Tensor:
+def as_inputs(value: object, where: str) -> Inputs:
+    """A tuple of arrays, or a dict of arrays by name, is several inputs of each sample."""
+    if isinstance(value, Mapping):
+        if not value or not all(isinstance(name, str) for name in value):
+            raise ConfigError(
+                f"{where}: inputs are a {type(value).__name__} with names "
+                f"{list(value)!r:.60}; give a tensor for each argument of the model, by its name"
+            )
+        return {name: _one_input(part, f"{where}, {name}") for name, part in value.items()}
+    if isinstance(value, tuple) and value and all(map(_is_array, value)):
+        parts = enumerate(value, start=1)
+        return tuple(_one_input(part, f"{where}, input {number}") for number, part in parts)
+    return _one_input(value, where)
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, Tensor | np.ndarray) and value.ndim > 0
+
+
+def _one_input(value: object, where: str) -> Tensor:
     inputs = as_tensor(value, f"{where}: inputs")
     if inputs.dim() == 0:
         raise ConfigError(f"{where}: inputs are a single number; the first dimension is the sample")

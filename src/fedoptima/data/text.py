@@ -99,7 +99,7 @@ class TextSource(Source[Texts]):
             train=train,
             test=test,
             classes=CLASSES,
-            facts=text_facts(train.inputs, ids, CLASSES),
+            facts=text_facts(train.tensor, ids, CLASSES),
             prepare=token_ids,
             vocabulary=vocabulary,
         )

@@ -40,6 +40,7 @@ from fedoptima.engine.payloads import (
     propagate,
 )
 from fedoptima.engine.workload import Workload
+from fedoptima.models.activation import Inputs, map_tensors
 
 
 class DeviceEngine:
@@ -64,7 +65,7 @@ class DeviceEngine:
         # Forward passes whose backward pass is to come: (seq, part) -> (parts, output, labels).
         self._waiting: dict[tuple[int, int], tuple[int, object, Tensor]] = {}
         self._received: Tensors = {}  # the model this round began with
-        self._batch: tuple[int, Tensor, Tensor] | None = None  # the last one drawn
+        self._batch: tuple[int, Inputs, Tensor] | None = None  # the last one drawn
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:
@@ -142,7 +143,8 @@ class DeviceEngine:
         _, inputs, labels = self._batch
         whole = len(labels)
         if parts > 1:
-            inputs, labels = inputs.tensor_split(parts)[part], labels.tensor_split(parts)[part]
+            inputs = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
+            labels = labels.tensor_split(parts)[part]
         seed = derive(self._workload.planning.seed, self._node, "step", seq, part)
         seed_step(seed, self._workload.compute)
         output = self._learning().call(inputs)

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from fedoptima.core.events import Metrics
 from fedoptima.data.dataset import Prepare, Split
 from fedoptima.engine.precision import Forward, as_it_is
+from fedoptima.models.activation import Inputs, call, map_tensors, samples_in
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Sums = tuple[int, float]  # of a batch: samples that are right, and their losses added up
@@ -74,7 +75,7 @@ def _sums(
     """Of one batch: the samples that are right, and the losses of all."""
     labels = data.labels[rows]
     # Outside of the inference mode: what a preparation keeps is used in training, too.
-    value: object = prepare(data.inputs[rows])
+    value: object = prepare(map_tensors(data.inputs, lambda tensor: tensor[rows]))
     with torch.inference_mode():
         for side in sides:
             value = forward(side, value)
@@ -110,13 +111,13 @@ def joined(batches: Iterable[Sums], samples: int) -> Metrics:
     return (("accuracy", correct / samples), ("loss", total / samples))
 
 
-def forward_pass(model: nn.Module, example: Tensor) -> tuple[object, int]:
+def forward_pass(model: nn.Module, example: Inputs) -> tuple[object, int]:
     """The output, and what the largest operation reads and writes for one sample, about."""
     largest = LargestResult()
     with torch.no_grad(), largest:
-        output: object = model(example)
+        output = call(model, example)
     inputs_too = 2
-    return output, max(1, inputs_too * largest.bytes // len(example))
+    return output, max(1, inputs_too * largest.bytes // samples_in(example))
 
 
 class LargestResult(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -17,14 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.config.schema import Precision
-from fedoptima.models.activation import map_tensors
+from fedoptima.models.activation import call, map_tensors
 
 Forward = Callable[[nn.Module, object], object]
 
 
 def as_it_is(module: nn.Module, value: object) -> object:
-    output: object = module(value)
-    return output
+    return call(module, value)
 
 
 def set_products(precision: Precision) -> None:
@@ -39,7 +38,7 @@ def forward(
     if precision != "bf16":
         return as_it_is(module, value)
     with products(precision, compute):
-        output = module(value)
+        output = call(module, value)
     return map_tensors(output, _as_float32)
 
 

@@ -29,6 +29,7 @@ from fedoptima.engine.evaluation import (
 from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import AUXILIARY
 from fedoptima.engine.precision import forward, products
+from fedoptima.models.activation import Inputs, map_tensors, samples_in, shapes_in_words
 from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
@@ -54,16 +55,17 @@ class Workload:
     robust: RobustBarrier = "none"
 
     @cached_property
-    def example(self) -> Tensor:
+    def example(self) -> Inputs:
         """A small batch of what the model takes in, on the CPU."""
         return self._inputs(_EXAMPLE)
 
-    def _inputs(self, count: int) -> Tensor:
+    def _inputs(self, count: int) -> Inputs:
         """That many samples as the model takes them, on the CPU; the first ones, repeated."""
         train = self.dataset.train
         rows = (torch.arange(count) % len(train)).to(train.index_device)
         inputs, _ = train.order(rows, seed=self.planning.seed, epoch=0)()
-        return self.dataset.prepare(inputs.cpu())
+        prepared: Inputs = self.dataset.prepare(map_tensors(inputs, Tensor.cpu))
+        return prepared
 
     def measure_speed(
         self, seconds_budget: float = 0.5, batch: int = 16, *, clock: Clock = time.perf_counter
@@ -73,7 +75,7 @@ class Workload:
             raise ConfigError(f"batch = {batch}: must be at least 1")
         inputs = self._inputs(batch)
         cost = profile_module(self.model, inputs)  # on the CPU, where every layer can be counted
-        inputs = inputs.to(self.compute)
+        inputs = map_tensors(inputs, lambda tensor: tensor.to(self.compute))
         model = self.model if self.compute.type == "cpu" else deepcopy(self.model).to(self.compute)
         flops = (cost.forward_flops + cost.backward_flops) * batch
         with products(self.precision, self.compute):
@@ -168,15 +170,15 @@ class Workload:
             output, _ = self._trial
         except Exception as error:
             raise ConfigError(
-                f"the model does not take this data (a batch of shape {tuple(self.example.shape)}, "
-                f"{self.example.dtype}): {error}"
+                f"the model does not take this data (a batch of {shapes_in_words(self.example)}): "
+                f"{error}"
             ) from error
-        classes = self.planning.classes
-        if not isinstance(output, Tensor) or output.shape != (len(self.example), classes):
+        classes, count = self.planning.classes, samples_in(self.example)
+        if not isinstance(output, Tensor) or output.shape != (count, classes):
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ConfigError(
-                f"the model returns {shape} for {len(self.example)} samples, but the data has "
-                f"{classes} classes: it must return ({len(self.example)}, {classes})"
+                f"the model returns {shape} for {count} samples, but the data has "
+                f"{classes} classes: it must return ({count}, {classes})"
             )
 
     @cached_property

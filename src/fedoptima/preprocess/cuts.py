@@ -17,7 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.models.activation import is_activation, map_tensors, tensors_of
+from fedoptima.models.activation import (
+    call,
+    is_activation,
+    is_inputs,
+    map_tensors,
+    shapes_in_words,
+    tensors_of,
+)
 from fedoptima.preprocess.graph import GraphSegments
 from fedoptima.preprocess.isolation import isolated
 
@@ -55,7 +62,7 @@ def cuttable(model: nn.Module, example: object) -> Cuttable:
     segments: Segments = (
         ChildSegments(model)
         if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
-        else GraphSegments(model)
+        else GraphSegments(model, example)
     )
     starts = _block_starts(segments, example)
     ends = (*starts[1:], len(segments))
@@ -125,10 +132,10 @@ def _joined_by_running(segments: Segments, parts: Sequence[nn.Module], example: 
     joined: set[int] = set()
     value = example
     for index, part in enumerate(parts):
-        entered = map_tensors(value, torch.clone) if is_activation(value) else value
+        entered = map_tensors(value, torch.clone) if is_inputs(value) else value
         value = _try(segments.name(index, index + 1), part, entered)
         # Every write in place, also through a view, raises a tensor's version from a clone's 0.
-        if is_activation(entered) and any(t._version for t in tensors_of(entered)):
+        if is_inputs(entered) and any(t._version for t in tensors_of(entered)):
             joined.add(index)
         if not segments.may_cross(value):
             joined.add(index + 1)
@@ -142,11 +149,11 @@ def _joined_by_running(segments: Segments, parts: Sequence[nn.Module], example: 
 def _try(name: str, part: nn.Module, value: object) -> object:
     try:
         with isolated(part, value) as copy, torch.no_grad():
-            result: object = copy(value)
+            result = call(copy, value)
     except Exception as error:  # any error in a user's forward concerns the user's model
-        shapes = [tuple(t.shape) for t in tensors_of(value)] if is_activation(value) else "?"
         raise ConfigError(
             f"the model does not accept the data: block {name!r} failed on input of shape "
-            f"{shapes} ({type(error).__name__}: {error}); check the model's input size and type"
+            f"{shapes_in_words(value)} ({type(error).__name__}: {error}); "
+            "check the model's input size and type"
         ) from error
     return result

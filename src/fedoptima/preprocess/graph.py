@@ -9,11 +9,12 @@ a block of its own: cutting before it would save neither work nor bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.models.activation import call
 
 _ROOT = "model."
 
@@ -21,8 +22,9 @@ _ROOT = "model."
 class GraphSegments:
     """The pieces of a traced model between consecutive points where one value crosses."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._root, graph = _trace(model)
+    def __init__(self, model: nn.Module, example: object) -> None:
+        """``example``: a batch of what the model takes in."""
+        self._root, graph = _trace(model, example)
         self._state_names = frozenset(model.state_dict())
         self._training = model.training
         # The position of get_attr nodes is irrelevant: a segment fetches what it uses.
@@ -116,6 +118,8 @@ def _is_under(path: str, module: str) -> bool:
 class Part(fx.GraphModule):
     """A GraphModule whose state is only what the whole model's state has."""
 
+    one_value = True  # also of several inputs
+
     def keep_in_state(self, names: frozenset[str]) -> None:
         # fx turns every tensor a graph fetches into a saved buffer; constants and buffers that the
         # model does not save must not be sent or merged either.
@@ -131,15 +135,25 @@ class Part(fx.GraphModule):
 
 
 class _OneInput(nn.Module):
-    """Calls the model with its one input, so that other arguments keep their defaults."""
+    """Calls the model with its inputs, so that other arguments keep their defaults.
 
-    def __init__(self, model: nn.Module) -> None:
+    Several inputs come as one value: the graph takes them apart.
+    """
+
+    one_value = True
+
+    def __init__(self, model: nn.Module, example: object) -> None:
         super().__init__()
         self.model = model
+        self._names = list(example) if isinstance(example, dict) else None
+        self._count = len(example) if isinstance(example, tuple) else None
 
-    def forward(self, value: Tensor) -> object:
-        result: object = self.model(value)
-        return result
+    def forward(self, value: Any) -> object:
+        if self._names is not None:
+            value = {name: value[name] for name in self._names}
+        elif self._count is not None:
+            value = tuple(value[index] for index in range(self._count))
+        return call(self.model, value)
 
     def get_attribute(self, target: str) -> object:
         found: object = self
@@ -156,11 +170,11 @@ class _Tracer(fx.Tracer):
         return not whole and super().is_leaf_module(m, module_qualified_name)
 
 
-def _trace(model: nn.Module) -> tuple[_OneInput, fx.Graph]:
+def _trace(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
     """Trace in both modes: a graph holds the value ``self.training`` had when it was traced."""
     modes = {module: module.training for module in model.modules()}
     # Two roots, because a tracer leaves the constants it meets on its root.
-    evaluating, training = _OneInput(model), _OneInput(model)
+    evaluating, training = _OneInput(model, example), _OneInput(model, example)
     way_out = (
         "write it as an nn.Sequential of blocks, or use a method that does not split the model"
     )

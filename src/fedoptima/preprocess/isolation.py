@@ -12,7 +12,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from fedoptima.models.activation import is_activation, tensors_of
+from fedoptima.models.activation import is_inputs, tensors_of
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def isolated(module: nn.Module, example: object) -> Iterator[nn.Module]:
 
     Evaluation mode costs the same FLOPs and does not ask batch-norm for more than one sample.
     """
-    used = tensors_of(example) if is_activation(example) else ()
+    used = tensors_of(example) if is_inputs(example) else ()
     on_cuda = {tensor.device for tensor in used if tensor.is_cuda}
     with torch.random.fork_rng(devices=sorted(on_cuda, key=str)):
         yield deepcopy(module).eval()

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.models.activation import map_tensors, tensors_of
+from fedoptima.models.activation import call, map_tensors, tensors_of
 from fedoptima.preprocess.isolation import isolated
 
 Clock = Callable[[], float]
@@ -60,7 +60,7 @@ def _step(module: nn.Module, example: object, on_cuda: bool) -> None:
     inputs = map_tensors(
         example, lambda tensor: tensor.detach().requires_grad_(tensor.is_floating_point())
     )
-    outputs = [tensor for tensor in tensors_of(module(inputs)) if tensor.requires_grad]
+    outputs = [tensor for tensor in tensors_of(call(module, inputs)) if tensor.requires_grad]
     torch.autograd.backward(outputs, [torch.ones_like(tensor) for tensor in outputs])
     if on_cuda:
         torch.cuda.synchronize()

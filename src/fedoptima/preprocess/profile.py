@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.plan import BlockProfile
-from fedoptima.models.activation import is_activation, map_tensors, tensors_of
+from fedoptima.models.activation import call, is_inputs, map_tensors, samples_in, tensors_of
 from fedoptima.preprocess.cuts import Cuttable
 from fedoptima.preprocess.isolation import isolated
 from fedoptima.preprocess.split import Profile
@@ -47,7 +47,7 @@ def _measure(
     with isolated(module, example) as copy, torch.enable_grad(), plain_kernels():
         inputs = map_tensors(example, entering)
         with counter() as forward, WrittenElements() as written:
-            output: object = copy(inputs)
+            output = call(copy, inputs)
         outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad]
         with counter() as backward:
             if outputs:
@@ -71,13 +71,10 @@ def _measure(
 
 
 def _samples(example: object) -> int:
-    samples = 0
-    if is_activation(example):
-        first = tensors_of(example)[0]
-        samples = first.shape[0] if first.dim() else 0
+    samples = samples_in(example) if is_inputs(example) else 0
     if samples == 0:
         raise ConfigError(
-            "profiling needs a batch of at least one sample, as a tensor or a tuple of tensors, "
-            f"samples first; got {type(example).__name__}"
+            "profiling needs a batch of at least one sample, as a tensor or a tuple or dict of "
+            f"tensors, samples first; got {type(example).__name__}"
         )
     return samples

@@ -13,6 +13,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.seeding import derive
+from fedoptima.models.activation import call
 from fedoptima.preprocess.auxiliary import build_auxiliary
 from fedoptima.preprocess.cuts import Cuttable, cuttable
 from fedoptima.preprocess.plan import PlanSettings
@@ -93,5 +94,4 @@ def _build_auxiliary(
 
 def _activation(device: nn.Module, example: object) -> object:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        output: object = deepcopy(device).eval()(example)
-        return output
+        return call(deepcopy(device).eval(), example)

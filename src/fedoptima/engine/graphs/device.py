@@ -14,7 +14,7 @@ from fedoptima.core.machine import Outcome
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.dataset import Split
-from fedoptima.data.loader import Loader
+from fedoptima.data.loader import Batch, Loader
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_why_not
 from fedoptima.engine.learner import Learner
@@ -28,6 +28,7 @@ from fedoptima.engine.payloads import (
     propagate,
 )
 from fedoptima.engine.workload import Workload
+from fedoptima.models.activation import map_tensors
 
 
 @dataclass
@@ -71,7 +72,7 @@ class GraphedDevice(DeviceEngine):
         self._place = torch.zeros(1, dtype=torch.int64, device=self._workload.compute)
         self._rows: Tensor | None = None
         self._drawn: Tensor | None = None
-        self._inputs: Recording[tuple[Tensor, Tensor]] | None = None
+        self._inputs: Recording[Batch] | None = None
         self._forwards: dict[tuple[int, int], _Forward] = {}
         self._full: Recording[Tensor] | None = None
 
@@ -128,9 +129,10 @@ class GraphedDevice(DeviceEngine):
         if forward is None:
 
             def work() -> tuple[object, Tensor]:
-                own = inputs if parts == 1 else inputs.tensor_split(parts)[part]
-                said = labels if parts == 1 else labels.tensor_split(parts)[part]
-                return self._learning().call(own), said
+                if parts == 1:
+                    return self._learning().call(inputs), labels
+                own = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
+                return self._learning().call(own), labels.tensor_split(parts)[part]
 
             forward = self._forwards[part, parts] = _Forward(self._recorder.record(work))
         return forward
@@ -214,7 +216,7 @@ class GraphedDevice(DeviceEngine):
         self._records = False
         self._learning().drop_gradients()
 
-    def _batch_of(self, seq: int) -> tuple[Tensor, Tensor]:
+    def _batch_of(self, seq: int) -> Batch:
         if seq == self._seq and self._inputs is not None:
             return self._inputs.made
         number, place = divmod(seq, self._loader.per_epoch)
@@ -234,7 +236,7 @@ class GraphedDevice(DeviceEngine):
         self._seq = seq
         return self._inputs.replay(0)
 
-    def _select(self) -> tuple[Tensor, Tensor]:
+    def _select(self) -> Batch:
         assert self._rows is not None
         rows = self._rows.index_select(0, self._place)[0]
         drawn = None if self._drawn is None else self._drawn.index_select(0, self._place)[0]
