@@ -17,7 +17,8 @@ from typing import Any, get_args
 
 import fedoptima
 from fedoptima.config.load import validate
-from fedoptima.config.schema import Precision, Recipe
+from fedoptima.config.schema import Recipe
+from fedoptima.config.training import Precision
 from fedoptima.experiments.setup import prepare
 from fedoptima.experiments.simulated_run import run_experiment
 

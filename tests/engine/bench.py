@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedoptima.config.schema import OptimizerConfig, Precision, ScheduleConfig
+from fedoptima.config.training import OptimizerConfig, Precision, ScheduleConfig
 from fedoptima.core.jobs import DeviceProfile, Job, LoadModel, PlanRun, Prepare
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.config.schema import ScheduleConfig
+from fedoptima.config.training import ScheduleConfig
 from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.jobs import (
     AuxiliaryStep,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+from fedoptima.config.training import OptimizerConfig, ScheduleConfig
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import Tensors, copy_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+from fedoptima.config.training import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.network import Network

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedoptima.config.schema import Precision
+from fedoptima.config.training import Precision
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.jobs import (
     AuxiliaryStep,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+from fedoptima.config.training import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.jobs import (
     CloseCopy,

@@ -24,30 +24,66 @@ class Strict(BaseModel):
 
 
 class ServerConfig(Strict):
-    gflops: Positive  # sustained speed in training, GFLOP/s
-    seconds: dict[JobName, Positive] = {}  # measured times of jobs; they replace FLOPs / speed
+    """The server's speed, on the virtual clock."""
+
+    gflops: Positive = Field(
+        description="Sustained speed in training, in GFLOP/s.", examples=[2000.0]
+    )
+    seconds: dict[JobName, Positive] = Field(
+        default={},
+        description="Measured times of jobs; they replace FLOPs / speed.",
+        examples=[{"server_step": 0.02}],
+    )
 
 
 class DeviceGroup(Strict):
     """``count`` identical devices: named ``name``-1, ``name``-2, ... or just ``name`` for one."""
 
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    count: int = Field(default=1, ge=1)
-    gflops: Positive
-    mbps: Positive = 50.0  # each direction
-    up_mbps: Positive | None = None
-    down_mbps: Positive | None = None
-    latency_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    seconds: dict[JobName, Positive] = {}
-    joins_at: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # seconds
+    name: str = Field(
+        min_length=1,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="What the devices are called, with a number if there are several.",
+        examples=["pi4"],
+    )
+    count: int = Field(default=1, ge=1, description="How many there are.")
+    gflops: Positive = Field(description="Sustained speed in training, in GFLOP/s.", examples=[5.0])
+    mbps: Positive = Field(default=50.0, description="Bandwidth in each direction, in Mbit/s.")
+    up_mbps: Positive | None = Field(
+        default=None, description="Bandwidth to the server, if it differs.", examples=[10.0]
+    )
+    down_mbps: Positive | None = Field(
+        default=None, description="Bandwidth from the server, if it differs.", examples=[100.0]
+    )
+    latency_ms: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Milliseconds that a message is on its way, besides its transfer.",
+    )
+    seconds: dict[JobName, Positive] = Field(
+        default={},
+        description="Measured times of jobs; they replace FLOPs / speed.",
+        examples=[{"forward": 0.05, "auxiliary_step": 0.02}],
+    )
+    joins_at: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds of the run after which the devices join.",
+    )
 
 
 class ChurnConfig(Strict):
     """The paper's unstable environment (section 6.4)."""
 
-    every: Positive = 600.0  # seconds
-    leave_probability: float = Field(ge=0, lt=1)
-    mbps: tuple[Positive, Positive]
+    every: Positive = Field(default=600.0, description="Seconds between two changes.")
+    leave_probability: float = Field(
+        ge=0, lt=1, description="With which each device is away until the next.", examples=[0.2]
+    )
+    mbps: tuple[Positive, Positive] = Field(
+        description="Lowest and highest bandwidth that is drawn for a device, in Mbit/s.",
+        examples=[(25.0, 75.0)],
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> ChurnConfig:
@@ -57,10 +93,20 @@ class ChurnConfig(Strict):
 
 
 class ChangeConfig(Strict):
-    at: float = Field(ge=0, allow_inf_nan=False)
-    device: str
-    kind: Literal["leave", "return", "cut", "restore", "hang", "bandwidth"]
-    mbps: Positive | None = None
+    """Something that happens to a device at a given time."""
+
+    at: float = Field(
+        ge=0, allow_inf_nan=False, description="Seconds of the run.", examples=[120.0]
+    )
+    device: str = Field(description="The device's name.", examples=["pi4-2"])
+    kind: Literal["leave", "return", "cut", "restore", "hang", "bandwidth"] = Field(
+        description="What happens: it leaves and returns, its connection is cut and restored, its "
+        "process hangs, or its bandwidth changes.",
+        examples=["leave"],
+    )
+    mbps: Positive | None = Field(
+        default=None, description="The new bandwidth, with kind = 'bandwidth'.", examples=[5.0]
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> ChangeConfig:
@@ -70,12 +116,38 @@ class ChangeConfig(Strict):
 
 
 class FleetConfig(Strict):
-    preset: str | None = None  # a fleet of this package, or a TOML file
-    server: ServerConfig | None = None
-    devices: tuple[DeviceGroup, ...] = ()
-    scale: Positive = 1.0  # of all devices' speeds; the server and the links stay as they are
-    churn: ChurnConfig | None = None
-    changes: tuple[ChangeConfig, ...] = ()
+    """The server and its devices. A simulation needs it; real devices report their own speeds.
+
+    Either ``preset``, or ``server`` and ``devices``.
+    """
+
+    preset: str | None = Field(
+        default=None,
+        description="A fleet of this package (`fedoptima fleets` lists them), or a TOML file.",
+        examples=["testbed_a"],
+    )
+    server: ServerConfig | None = Field(
+        default=None, description="The server.", examples=[{"gflops": 2000.0}]
+    )
+    devices: tuple[DeviceGroup, ...] = Field(
+        default=(),
+        description="Groups of identical devices.",
+        examples=[({"name": "pi4", "count": 4, "gflops": 5.0},)],
+    )
+    scale: Positive = Field(
+        default=1.0,
+        description="Factor on all devices' speeds; server and links stay as they are.",
+    )
+    churn: ChurnConfig | None = Field(
+        default=None,
+        description="Devices that come and go at random.",
+        examples=[{"leave_probability": 0.2, "mbps": (25.0, 75.0)}],
+    )
+    changes: tuple[ChangeConfig, ...] = Field(
+        default=(),
+        description="What happens to single devices, and when.",
+        examples=[({"at": 120.0, "device": "pi4-2", "kind": "leave"},)],
+    )
 
     @model_validator(mode="after")
     def _either(self) -> FleetConfig:

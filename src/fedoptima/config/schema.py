@@ -1,4 +1,8 @@
-"""The whole of a recipe. Unknown keys are errors; every default is here or with its method."""
+"""The whole of a recipe. Unknown keys are errors; every default is here or with its method.
+
+Every key says what it means: docs/recipe.md is made from it (``python -m tools.recipe_reference
+--write``), and a test fails for a key without a description.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from fedoptima.config.fleet import FleetConfig, Positive, Strict
+from fedoptima.config.training import TrainingConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
-
-Precision = Literal["float32", "tf32", "bf16"]
 
 
 def _test_or_share(value: object) -> object:
@@ -48,10 +51,13 @@ def _checked(value: object, validate: core_schema.ValidatorFunctionWrapHandler) 
 
 
 class Named(BaseModel):
-    """A name and the options of what it names; those are checked where it is built."""
+    """A name, and beside it the options of what it names; they are checked when it is built."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-    name: str
+    name: str = Field(
+        description="One of this package, or your own as 'package.module:function'.",
+        examples=["vgg5"],
+    )
 
     @property
     def options(self) -> dict[str, object]:
@@ -59,7 +65,11 @@ class Named(BaseModel):
 
 
 class MethodConfig(Named):
-    name: str = "fedoptima"
+    """Which method trains; its options stand beside the name."""
+
+    name: str = Field(
+        default="fedoptima", description="The method (`fedoptima methods` lists them)."
+    )
 
 
 class PartitionConfig(Strict):
@@ -117,96 +127,150 @@ class PartitionConfig(Strict):
 
 
 class DataConfig(Named):
-    directory: str | None = None
-    partition: PartitionConfig = PartitionConfig()
+    """What is trained on; options of a data set stand beside its name."""
+
+    name: str = Field(
+        description="A data set (`fedoptima datasets` lists them), or your own as "
+        "'package.module:function'.",
+        examples=["digits"],
+    )
+    directory: str | None = Field(
+        default=None,
+        description="Where data sets are; unset: FEDOPTIMA_DATA and the usual places.",
+        examples=["/data"],
+    )
+    partition: PartitionConfig = Field(
+        default=PartitionConfig(),
+        description="How the training data are divided among the devices.",
+        examples=[{"kind": "iid"}],
+    )
     # The paper describes no validation set, so the default is its practice: the test set.
-    validation: Annotated[Literal["test"] | float, BeforeValidator(_test_or_share)] = "test"
-    augment: bool = True
-    # Items of a map-style dataset: drawn once and kept, or drawn whenever they are used.
-    cache: bool = False
-    workers: int = Field(default=0, ge=0, le=64)  # processes that draw them; 0: the training one
-
-
-class OptimizerConfig(Strict):
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    learning_rate: Positive = 0.01
-    momentum: float = Field(default=0.9, ge=0, lt=1)  # sgd
-    nesterov: bool = False  # sgd
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    clip_norm: Positive | None = None
-    reset_on_load: bool = False  # default: momentum stays with its owner across a new model
-
-    @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> OptimizerConfig:
-        if self.nesterov and self.name == "sgd" and not self.momentum:
-            raise ValueError(
-                "nesterov = true needs momentum above 0; set momentum = 0.9, or nesterov = false"
-            )
-        return self
-
-
-class ScheduleConfig(Strict):
-    """The learning rate as a share of its setting, over the progress of the whole run."""
-
-    kind: Literal["constant", "cosine", "linear"] = "constant"
-    warmup: float = Field(default=0.0, ge=0, lt=1)  # share of the run in which the rate rises
-    floor: float = Field(default=0.0, ge=0, le=1)  # share of the rate that is left at the end
-
-
-class TrainingConfig(Strict):
-    batch_size: int = Field(default=100, ge=1)
-    # H; None: one local epoch per round; without a barrier all rounds are as long as one over a
-    # mean share, where shares differ by a batch or more.
-    iterations: int | None = Field(default=None, ge=1)
-    device: OptimizerConfig = OptimizerConfig()
-    server: OptimizerConfig = OptimizerConfig()
-    schedule: ScheduleConfig = ScheduleConfig()
-    evaluate_every: Positive = 1.0  # epochs
-    # None: as many samples as a bound on memory allows, for this model and kind of device.
-    evaluation_batch: int | None = Field(default=None, ge=1)
-    # Of products (engine/precision.py); weights and what is sent stay float32.
-    precision: Precision = "float32"
-    # When a device's loss, or what it sends, is not finite: it leaves the run, or the run ends.
-    on_divergence: Literal["drop", "end"] = "drop"
+    validation: Annotated[Literal["test"] | float, BeforeValidator(_test_or_share)] = Field(
+        default="test",
+        description="What the model is evaluated on during the run: the test set, or a share of "
+        "the training data that is held out.",
+        examples=[0.1],
+    )
+    augment: bool = Field(
+        default=True, description="Flip and crop images as is usual for the data set."
+    )
+    cache: bool = Field(
+        default=False,
+        description="Items of a map-style dataset: true: drawn once and kept; false: drawn "
+        "whenever they are used.",
+    )
+    workers: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Processes that draw such items; 0: the one that trains does it.",
+    )
 
 
 class SplitConfig(Strict):
-    objective: Literal["paper", "measured"] = "paper"
-    at: int | None = Field(default=None, ge=1)  # blocks on the device; None: by the objective
+    """Where the model is cut; `fedoptima plan` shows the choice and the alternatives."""
+
+    objective: Literal["paper", "measured"] = Field(
+        default="paper",
+        description="What the choice counts: the device side's forward pass as in the paper, or "
+        "all that the device computes.",
+    )
+    at: int | None = Field(
+        default=None,
+        ge=1,
+        description="Blocks on the device; unset: by the objective.",
+        examples=[2],
+    )
 
 
 class DeployConfig(Strict):
     """How a run over the network begins and what it keeps (`fedoptima server`, `fedoptima run`)."""
 
-    devices: int | None = Field(default=None, ge=1)  # to begin with; None: as many as the fleet has
-    patience: Positive = 60.0  # seconds after the first device: then begin with those present
-    checkpoint_seconds: Positive = 30.0
-    checkpoint_merges: int | None = Field(default=None, ge=1)  # whichever comes first
-    checkpoints_kept: int = Field(default=3, ge=1)
-    max_message_mb: Positive = 1024.0  # larger messages are refused before memory is allocated
-    max_records_mb: Positive = 256.0  # on disk, of each device's own records; no more are kept
+    devices: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many to begin with; unset: as many as the fleet has.",
+        examples=[4],
+    )
+    patience: Positive = Field(
+        default=60.0,
+        description="Seconds after the first device has come: then the run begins with those "
+        "present.",
+    )
+    checkpoint_seconds: Positive = Field(
+        default=30.0, description="Seconds between two checkpoints."
+    )
+    checkpoint_merges: int | None = Field(
+        default=None,
+        ge=1,
+        description="Merges between two checkpoints, if they come first.",
+        examples=[100],
+    )
+    checkpoints_kept: int = Field(default=3, ge=1, description="How many; older ones are removed.")
+    max_message_mb: Positive = Field(
+        default=1024.0, description="Larger messages are refused before memory is allocated."
+    )
+    max_records_mb: Positive = Field(
+        default=256.0, description="Most of a device's own records that is kept on disk."
+    )
 
 
 class Recipe(Strict):
     """Everything that makes up a run; `load_recipe` reads one from a TOML file."""
 
-    name: str = Field(default="run", min_length=1)
-    seed: int = Field(default=1, ge=0)
-    device: str = "cpu"  # where the maths runs: "cpu", "cuda", "cuda:1"
+    name: str = Field(
+        default="run",
+        min_length=1,
+        description="What runs are called; part of their folder's name.",
+    )
+    seed: int = Field(default=1, ge=0, description="Where every random choice comes from.")
+    device: str = Field(
+        default="cpu", description="Where the maths runs.", examples=["cuda", "cuda:1"]
+    )
     # Sums over several threads may round differently, so the number belongs to a run's identity.
-    # None: 1 in a simulation; over the network as many as torch takes.
-    threads: int | None = Field(default=None, ge=1)  # of torch, in a job
-    # Processes that do the tensor work of a simulation. They change no bit of the result, so the
-    # number does not belong to a run's identity and is not stored with it.
-    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(default="auto", exclude=True)
-    model: Named
-    data: DataConfig
-    fleet: FleetConfig | None = None  # needed in simulation; real devices report their own speeds
-    method: MethodConfig = MethodConfig()
-    training: TrainingConfig = TrainingConfig()
-    split: SplitConfig = SplitConfig()
-    deploy: DeployConfig = DeployConfig()
-    stop: Annotated[StopRule, DataclassTable]
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="Of torch, in a job; unset: 1 in a simulation, over the network as many as "
+        "torch takes.",
+        examples=[1],
+    )
+    # They change no bit of the result, so the number is not stored with a run.
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto",
+        exclude=True,
+        description="Processes that do the tensor work of a simulation; auto: one per core where "
+        "it pays. They change no bit of the result.",
+    )
+    model: Named = Field(
+        description="What is trained; options of a model stand beside its name.",
+        examples=[{"name": "vgg5"}],
+    )
+    data: DataConfig = Field(description="What it is trained on.", examples=[{"name": "digits"}])
+    fleet: FleetConfig | None = Field(
+        default=None,
+        description="Server and devices; needed in simulation.",
+        examples=[{"preset": "testbed_a"}],
+    )
+    method: MethodConfig = Field(
+        default=MethodConfig(),
+        description="How it is trained.",
+        examples=[{"name": "splitfed"}],
+    )
+    training: TrainingConfig = Field(
+        default=TrainingConfig(),
+        description="Batches, rounds, optimisers, evaluation.",
+        examples=[{"batch_size": 20}],
+    )
+    split: SplitConfig = Field(
+        default=SplitConfig(), description="Where the model is cut.", examples=[{"at": 2}]
+    )
+    deploy: DeployConfig = Field(
+        default=DeployConfig(), description="Over the network.", examples=[{"devices": 4}]
+    )
+    stop: Annotated[StopRule, DataclassTable] = Field(
+        description="When the run is over.", examples=[{"epochs": 10}]
+    )
 
     @model_validator(mode="after")
     def _schedule_has_a_budget(self) -> Recipe:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from fedoptima.core.errors import ConfigError
 
 ACCURACY = "accuracy"
 
 
+def _key(description: str, example: float) -> Any:
+    """Of a recipe, with what its reference says about it."""
+    return field(default=None, metadata={"description": description, "examples": [example]})
+
+
 @dataclass(frozen=True, slots=True)
 class StopRule:
     """A recipe's ``[stop]``. Rules that are not given never stop a run; at least one has to be."""
 
-    rounds: int | None = None
-    epochs: float | None = None
-    hours: float | None = None  # of training: virtual in simulation, real in deployment
-    target_accuracy: float | None = None
-    patience: float | None = None  # epochs without a better validation accuracy
+    rounds: int | None = _key("Global rounds.", 100)
+    epochs: float | None = _key("Passes over all devices' data.", 10.0)
+    hours: float | None = _key("Of training: virtual in simulation, real in deployment.", 2.0)
+    target_accuracy: float | None = _key("Validation accuracy to reach: 0.8 is 80 %.", 0.8)
+    patience: float | None = _key("Epochs without a better validation accuracy.", 10.0)
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in self.__slots__}

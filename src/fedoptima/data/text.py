@@ -28,6 +28,14 @@ CLASSES = 2  # both sets are sentiment: 0 negative, 1 positive
 PAPER_TRAIN, PAPER_ROWS = 48_000, 67_349
 
 
+# What the options of these sets mean (docs/recipe.md).
+OPTIONS: Mapping[str, str] = {
+    "vocabulary": "Most frequent words that are told apart.",
+    "length": "Words of a text that are kept.",
+    "division": "Which rows are for training and which for the test: paper, or glue as published.",
+}
+
+
 @dataclass(frozen=True)
 class Texts:
     texts: list[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedoptima.config.schema import Precision
+from fedoptima.config.training import Precision
 from fedoptima.core.errors import ConfigError
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fedoptima.config.schema import Precision
+from fedoptima.config.training import Precision
 from fedoptima.engine.precision import set_products
 
 _WARN = 1  # torch's number for it

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+from fedoptima.config.training import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.engine.host_copy import HostCopy
 from fedoptima.engine.losses import Losses

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedoptima.config.schema import OptimizerConfig, ScheduleConfig
+from fedoptima.config.training import OptimizerConfig, ScheduleConfig
 from fedoptima.engine.payloads import Tensors
 
 _PREFIX = "optimizer."  # of the names of its tensors in a checkpoint

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from fedoptima.config.schema import Precision
+from fedoptima.config.training import Precision
 from fedoptima.models.activation import call, map_tensors
 
 Forward = Callable[[nn.Module, object], object]

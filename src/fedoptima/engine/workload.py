@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.config.schema import OptimizerConfig, Precision, ScheduleConfig
+from fedoptima.config.training import OptimizerConfig, Precision, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan

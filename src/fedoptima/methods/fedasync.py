@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
-from fedoptima.core.robust import Robust
 from fedoptima.core.scheduler import FifoScheduler
 from fedoptima.core.staleness import StalenessRule
+from fedoptima.methods.options import (
+    AlphaMaxOption,
+    AlphaOption,
+    MaxDelayOption,
+    RobustOption,
+    StalenessAOption,
+    StalenessBOption,
+    StalenessOption,
+)
 
 
 def fedasync(
     devices: int,
     *,
-    max_delay: int | None = None,  # D; None: 8 K, of what was merged during an absence
-    staleness: Literal["inverse", "constant", "polynomial", "hinge"] = "polynomial",
-    alpha: float = 0.8,
-    alpha_max: float = 1.0,
-    staleness_a: float = 0.5,
-    staleness_b: float = 4.0,
-    robust: Robust = "none",
+    max_delay: MaxDelayOption = None,
+    staleness: StalenessOption = "polynomial",
+    alpha: AlphaOption = 0.8,
+    alpha_max: AlphaMaxOption = 1.0,
+    staleness_a: StalenessAOption = 0.5,
+    staleness_b: StalenessBOption = 4.0,
+    robust: RobustOption = "none",
 ) -> Method:
     delay = 8 * devices if max_delay is None else max_delay
     limit = DelayLimit(delay, while_away=max_delay is None)

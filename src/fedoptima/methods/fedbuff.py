@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated
+
+from pydantic import Field
 
 from fedoptima.core.aggregation import Buffered, DelayLimit
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
-from fedoptima.core.robust import Robust
 from fedoptima.core.scheduler import FifoScheduler
 from fedoptima.core.staleness import StalenessRule
+from fedoptima.methods.options import (
+    MaxDelayOption,
+    RobustOption,
+    StalenessAOption,
+    StalenessBOption,
+    StalenessOption,
+)
 
 
 def fedbuff(
     devices: int,
     *,
-    buffer: int | None = None,  # Z; None: 10 as published, but never more than K
-    max_delay: int | None = None,  # D; None: 8 K, of what was merged during an absence
-    staleness: Literal["inverse", "constant", "polynomial", "hinge"] = "polynomial",
-    staleness_a: float = 0.5,
-    staleness_b: float = 4.0,
-    server_learning_rate: float = 1.0,
-    server_momentum: float = 0.0,
-    robust: Robust = "none",
+    buffer: Annotated[
+        int | None,
+        Field(
+            description="Z, changes that are applied together; unset: 10 as published, but never "
+            "more than K.",
+            examples=[4],
+        ),
+    ] = None,
+    max_delay: MaxDelayOption = None,
+    staleness: StalenessOption = "polynomial",
+    staleness_a: StalenessAOption = 0.5,
+    staleness_b: StalenessBOption = 4.0,
+    server_learning_rate: Annotated[
+        float, Field(description="Factor on the mean change that is applied.")
+    ] = 1.0,
+    server_momentum: Annotated[float, Field(description="Of the changes that are applied.")] = 0.0,
+    robust: RobustOption = "none",
 ) -> Method:
     size = min(10, devices) if buffer is None else buffer
     delay = 8 * devices if max_delay is None else max_delay

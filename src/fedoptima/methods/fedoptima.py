@@ -3,32 +3,63 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
-from fedoptima.core.robust import Robust
 from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
 from fedoptima.core.staleness import StalenessRule
+from fedoptima.methods.options import (
+    AlphaMaxOption,
+    AlphaOption,
+    MaxDelayOption,
+    RobustOption,
+    StalenessAOption,
+    StalenessBOption,
+    StalenessOption,
+)
 
 
 def fedoptima(
     devices: int,
     *,
-    activation_cap: int | None = None,  # omega; None: max(2 K, 32)
-    credit_timeout: float = 60.0,  # seconds until an unused turn-on returns to the pool
-    max_delay: int | None = None,  # D; None: 8 K, of what was merged during an absence
-    staleness: Literal["inverse", "constant", "polynomial", "hinge"] = "inverse",
-    alpha: float = 1.0,
-    alpha_max: float = 1.0,
-    staleness_a: float = 0.5,
-    staleness_b: float = 4.0,
-    scheduler: Literal["counter", "fifo"] = "counter",
-    auxiliary: str | int = "default",
-    robust: Robust = "none",
+    activation_cap: Annotated[
+        int | None,
+        Field(
+            description="omega, most activation batches that wait for the server; unset: "
+            "max(2 K, 32).",
+            examples=[64],
+        ),
+    ] = None,
+    credit_timeout: Annotated[
+        float, Field(description="Seconds until an unused turn-on returns to the pool.")
+    ] = 60.0,
+    max_delay: MaxDelayOption = None,
+    staleness: StalenessOption = "inverse",
+    alpha: AlphaOption = 1.0,
+    alpha_max: AlphaMaxOption = 1.0,
+    staleness_a: StalenessAOption = 0.5,
+    staleness_b: StalenessBOption = 4.0,
+    scheduler: Annotated[
+        Literal["counter", "fifo"],
+        Field(
+            description="Which batch the server takes next: the least used device's, or the "
+            "first that came (an ablation of the paper)."
+        ),
+    ] = "counter",
+    auxiliary: Annotated[
+        str | int,
+        Field(
+            description="The device's auxiliary network: default, classifier, deep or a number of "
+            "blocks; none: gradients come from the server (an ablation of the paper)."
+        ),
+    ] = "default",
+    robust: RobustOption = "none",
 ) -> Method:
     """`scheduler` and `auxiliary` are the paper's ablations (section 6.5)."""
     cap = max(2 * devices, 32) if activation_cap is None else activation_cap

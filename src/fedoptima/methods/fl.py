@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 from fedoptima.core.barrier import Barrier
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
-from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.scheduler import FifoScheduler
+from fedoptima.methods.options import BarrierTimeoutOption, OnLeaveOption, RobustBarrierOption
 
 
 def fl(
     devices: int,
     *,
-    on_leave: Literal["drop", "wait"] = "drop",  # what a leaving device does to the barrier
-    barrier_timeout: float | None = None,  # seconds; None: 30 predicted rounds, at least 300
-    robust: RobustBarrier = "none",
+    on_leave: OnLeaveOption = "drop",
+    barrier_timeout: BarrierTimeoutOption = None,
+    robust: RobustBarrierOption = "none",
 ) -> Method:
     return Method(
         name="fl",

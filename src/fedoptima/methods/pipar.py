@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated
+
+from pydantic import Field
 
 from fedoptima.core.barrier import Barrier
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
-from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.scheduler import FifoScheduler
+from fedoptima.methods.options import BarrierTimeoutOption, OnLeaveOption, RobustBarrierOption
 
 
 def pipar(
     devices: int,
     *,
-    micro_batches: int | None = None,  # None: as many as hide the round trip, by the plan
-    on_leave: Literal["drop", "wait"] = "wait",  # the paper: a leaving device blocks training
-    barrier_timeout: float | None = None,  # seconds; None: 30 predicted rounds, at least 300
-    robust: RobustBarrier = "none",
+    micro_batches: Annotated[
+        int | None,
+        Field(
+            description="Parts of a mini-batch in flight together; unset: as many as hide the "
+            "round trip, by the plan.",
+            examples=[4],
+        ),
+    ] = None,
+    on_leave: OnLeaveOption = "wait",  # the paper: a leaving device blocks training
+    barrier_timeout: BarrierTimeoutOption = None,
+    robust: RobustBarrierOption = "none",
 ) -> Method:
     if micro_batches is not None and micro_batches < 1:
         raise ConfigError(f"method.micro_batches = {micro_batches}: must be at least 1")

@@ -37,6 +37,20 @@ MODELS: Mapping[str, ModelEntry] = {
     "transformer12": ModelEntry(transformer12, "text"),
 }
 
+# What the options of these models mean (docs/recipe.md); the data give the first five.
+OPTIONS: Mapping[str, str] = {
+    "channels": "Of an image.",
+    "image_size": "Pixels of an image's side.",
+    "classes": "Labels to tell apart.",
+    "vocabulary": "Tokens that are told apart.",
+    "length": "Tokens in a text.",
+    "layers": "Encoder layers.",
+    "heads": "Attention heads in a layer.",
+    "embedding": "Width of a token's embedding.",
+    "hidden": "Width of a layer's feed-forward part.",
+    "dropout": "Share of activations that is left out in training.",
+}
+
 
 def build_model(
     name: str,
