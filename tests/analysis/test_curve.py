@@ -29,6 +29,13 @@ def test_an_evaluation_is_a_point_at_the_time_since_the_plan() -> None:
     assert account.epochs == 0.5
 
 
+def test_training_begins_with_the_plan_and_not_with_the_wait_for_devices() -> None:
+    account = CourseAccount()
+    assert account.seconds_at(11.4) == 0
+    account.observe(told(11.4, SERVER, JobDone(1, PlanRun(()), DATA)))
+    assert account.seconds_at(30.0) == 30.0 - 11.4
+
+
 def test_an_answer_that_nobody_asked_for_is_no_point() -> None:
     course = CourseAccount()
     for _ in range(2):  # the trace of a run may come from anywhere

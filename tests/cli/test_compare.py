@@ -160,7 +160,7 @@ def test_more_runs_than_lines_show_only_those_that_go_on() -> None:
 
 
 def test_a_file_gets_a_line_at_the_begin_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    with PoolLines() as view:
+    with PoolLines("comparing") as view:
         waiting = RunState("fl", 1)
         for state in (
             waiting,
@@ -171,16 +171,17 @@ def test_a_file_gets_a_line_at_the_begin_and_at_the_end(capsys: pytest.CaptureFi
         ):
             view.show([state])
             view.show([state])
-    assert capsys.readouterr().err == "fl (seed 1): starting\nfl (seed 1): failed: loss is nan\n"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["comparing", "fl (seed 1): starting", "fl (seed 1): failed: loss is nan"]
 
 
 def test_what_is_seen_depends_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(pool_view(quiet=False), PoolBars)
+    assert isinstance(pool_view("comparing", quiet=False), PoolBars)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(pool_view(quiet=False), PoolLines)
-    assert type(pool_view(quiet=True)) is SilentPool
+    assert isinstance(pool_view("comparing", quiet=False), PoolLines)
+    assert type(pool_view("comparing", quiet=True)) is SilentPool
 
 
 def test_bars_are_drawn_while_runs_go_on(
@@ -188,6 +189,8 @@ def test_bars_are_drawn_while_runs_go_on(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with PoolBars() as view:
+    with PoolBars("comparing") as view:
         view.show([TRAINING])
-    assert "2.5 epochs" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "comparing" in shown
+    assert "2.5 epochs" in shown

@@ -42,6 +42,13 @@ def test_advice_can_be_left_out(call: Call, folder: Path, tmp_path: Path) -> Non
     assert "What would help" not in (tmp_path / "other.html").read_text()
 
 
+def test_it_says_that_a_file_of_that_name_was_replaced(call: Call, folder: Path) -> None:
+    first = call("report", folder / "fl", "--no-advice")
+    assert "replaces" not in first.words
+    second = call("report", folder / "fl", "--no-advice")
+    assert "it replaces the file of that name, -o FILE writes another" in second.words
+
+
 def test_several_runs_are_compared(call: Call, folder: Path) -> None:
     answer = call("report", folder / "fedoptima", folder / "fl", "--no-advice")
     assert answer.code == 0

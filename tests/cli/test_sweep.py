@@ -87,6 +87,7 @@ def test_what_cannot_work_ends_with_code_2_and_leaves_nothing(
     answer = call("sweep", recipe, *arguments)
     assert answer.code == 2
     assert message in answer.complaint
+    assert "sweeping in" not in answer.err
     assert not Path("runs").exists()
 
 

@@ -215,7 +215,8 @@ def test_a_refused_stale_update_still_gets_the_current_model() -> None:
 def test_a_version_ahead_of_the_server_is_refused_and_answered() -> None:
     bench = running_server(fedasync(), "a")
     effects = bench.says("a", update("a/0/5", version=3))
-    assert of(effects, Note) == [Note("update refused", A, "-3 versions behind")]
+    why = "3 versions ahead: the server went back to an older checkpoint"
+    assert of(effects, Note) == [Note("update refused", A, why)]
     assert models(effects) == [(A, 0)]
 
 

@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import socket
 
-from fedoptima.runtime.address import Address, bind_error
+import pytest
+
+from fedoptima.runtime.address import Address, bind_error, peer_address
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [("ipv4:127.0.0.1:39512", "127.0.0.1:39512"), ("ipv6:%5B::1%5D:39512", "[::1]:39512")],
+)
+def test_a_peer_is_named_as_its_address_is_typed(peer: str, address: str) -> None:
+    assert peer_address(peer) == address
 
 
 def test_a_port_that_is_taken() -> None:

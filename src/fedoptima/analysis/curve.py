@@ -39,7 +39,8 @@ class CourseAccount:
         self.points: list[Point] = []
         self.device_samples = 0
         self.server_samples = 0
-        self.began = 0.0
+        self.began = 0.0  # of training
+        self._begun = False
         self.now = 0.0
         self._asked: dict[int, Evaluate] = {}
 
@@ -50,6 +51,10 @@ class CourseAccount:
     @property
     def seconds(self) -> float:
         return max(0.0, self.now - self.began)
+
+    def seconds_at(self, now: float) -> float:
+        """Of training, at a time of the run's clock, which begins when devices are waited for."""
+        return max(0.0, now - self.began) if self._begun else 0.0
 
     def observe(self, record: Record) -> None:
         self.now = record.at
@@ -62,7 +67,7 @@ class CourseAccount:
             case JobDone():
                 self.server_samples += event.samples
                 if isinstance(event.job, PlanRun):
-                    self.began = record.at
+                    self.began, self._begun = record.at, True
             case Evaluated():
                 self._evaluated(event, record.at)
         for effect in record.effects:

@@ -148,14 +148,12 @@ def watched(
     from fedoptima.experiments.simulated_run import Interrupted
 
     quiet = execution.quiet
-    if not quiet:
-        doing = "sweeping" if execution.command == "sweep" else "comparing"
-        stderr().print(f"{doing} in {folder}", soft_wrap=True)
+    doing = "sweeping" if execution.command == "sweep" else "comparing"
     try:
         with (
             Interrupt() as interrupted,
             log_to_console(stderr(), logging.WARNING),
-            pool_view(quiet=quiet) as view,
+            pool_view(f"{doing} in {folder}", quiet=quiet) as view,
         ):
             return run(
                 jobs=execution.jobs,

@@ -213,7 +213,10 @@ class Training:
                     share=samples / shares.total,
                     max_delay=self.aggregation.max_delay,
                 )
-            effects.append(Note(NoteKind.UPDATE_REFUSED, device, f"{behind} versions behind"))
+            why = f"{behind} versions behind"
+            if behind < 0:
+                why = f"{-behind} versions ahead: the server went back to an older checkpoint"
+            effects.append(Note(NoteKind.UPDATE_REFUSED, device, why))
             self._reconsider_due = True  # it may have to wait for a round, and there may be none
         if decision.counted < 1:
             effects.append(Note(NoteKind.UPDATE_SCALED, device, repr(decision.counted)))

@@ -44,11 +44,12 @@ class RunState(Protocol):
     def error(self) -> str | None: ...
 
 
-def pool_view(*, quiet: bool) -> SilentPool:
+def pool_view(title: str, *, quiet: bool) -> SilentPool:
+    """``title`` is said when the first run begins, and not before what was asked for is checked."""
     if quiet:
         return SilentPool()
     console = stderr()
-    return PoolBars() if shows_live(console) else PoolLines()
+    return PoolBars(title) if shows_live(console) else PoolLines(title)
 
 
 class SilentPool:
@@ -65,11 +66,15 @@ class SilentPool:
 class PoolLines(SilentPool):
     """A line when a run begins and when it ends, and now and then while it goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, title: str) -> None:
+        self._title = title
         self._phases: dict[str, str] = {}
         self._said: dict[str, float] = {}
 
     def show(self, states: Sequence[RunState]) -> None:
+        if self._title:
+            say(stderr(), self._title)
+            self._title = ""
         for state in states:
             name, now = _name(state), time.monotonic()
             before = self._phases.get(name, "waiting")
@@ -82,7 +87,8 @@ class PoolLines(SilentPool):
 
 
 class PoolBars(SilentPool):
-    def __init__(self) -> None:
+    def __init__(self, title: str) -> None:
+        self._title = title
         self._console = stderr()
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._is_time = Refresh()
@@ -95,6 +101,9 @@ class PoolBars(SilentPool):
         self._live.stop()
 
     def show(self, states: Sequence[RunState]) -> None:
+        if self._title:
+            say(self._console, self._title)
+            self._title = ""
         if self._is_time() or all(state.over for state in states):
             self._live.update(picture(states, self._console.height), refresh=True)
 

@@ -151,7 +151,8 @@ class _ServerRun:
                 self._course.observe(record)
             # Devices' records are not cut back: what follows is later than any of them.
             self._clock = RunClock(max(restored.now, last_time(self._directory.trace)))
-            LOG.info("resuming from the checkpoint of %.1f s into the run", restored.now)
+            trained = self._course.seconds_at(restored.now)  # as progress and results count it
+            LOG.info("resuming from the checkpoint after %.1f s of training", trained)
         return restored
 
     def _start_new(self, resume: bool) -> None:

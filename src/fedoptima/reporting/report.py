@@ -34,6 +34,7 @@ class Report:
     views: tuple[RunView, ...]
     advice: Advice | None  # None: not asked for
     advised: str  # the label of the run that the advice is for
+    replaced: bool = False  # another file of that name
 
     @property
     def sentences(self) -> dict[str, list[str]]:
@@ -43,6 +44,7 @@ class Report:
         plain = {
             "path": str(self.path),
             "bytes": self.nbytes,
+            "replaced": self.replaced,
             "comparison": compare(self.views),
             "advice": {"run": self.advised, **self.advice.plain()} if self.advice else None,
             "runs": [
@@ -107,13 +109,14 @@ def report(
     made = f"Made on {datetime.now(UTC):%Y-%m-%d} by fedoptima {__version__}."
     page = Page(_title(sources), made, paragraphs)
     text = render(page, views)
+    replaced = path.exists()
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be written ({error.strerror}); choose another with -o"
         ) from error
-    return Report(path, len(text.encode()), tuple(views), found, label)
+    return Report(path, len(text.encode()), tuple(views), found, label, replaced)
 
 
 def find_traces(runs: Sequence[str | Path]) -> list[Path]:

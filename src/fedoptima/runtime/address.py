@@ -6,6 +6,7 @@ import errno
 import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
+from urllib.parse import unquote
 
 from fedoptima.core.errors import ConfigError
 
@@ -66,6 +67,11 @@ def _inside(host: str, option: str, text: str) -> str:
             f"{option} {text}: {address!r} in brackets must be an IPv6 address, {_EXAMPLES}"
         ) from error
     return address
+
+
+def peer_address(peer: str) -> str:
+    """HOST:PORT of gRPC's name for a peer, which writes the brackets of IPv6 as in a URL."""
+    return unquote(peer).removeprefix("ipv4:").removeprefix("ipv6:")
 
 
 def bind_error(listen: Address) -> str:

@@ -62,4 +62,5 @@ def _show(made: Report) -> None:
         console.print()
         for paragraph in made.advice.paragraphs():
             console.print(Text(paragraph))
-    console.print(f"\n{made.path} ({megabytes(made.nbytes)})", soft_wrap=True)
+    instead = "; it replaces the file of that name, -o FILE writes another" if made.replaced else ""
+    console.print(f"\n{made.path} ({megabytes(made.nbytes)}){instead}", soft_wrap=True)

@@ -13,6 +13,7 @@ from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.messages import Message
 from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.runtime.address import peer_address
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, peer_name, peer_serial
 from fedoptima.runtime.server.allowance import Allowance
@@ -118,7 +119,7 @@ class ServerStreams:
         try:
             session = await self._admit(context)
         except Refused as refused:
-            peer = _peer(context)
+            peer = peer_address(context.peer())
             about = {"device": peer.rpartition(":")[0]}  # whoever it is: it may have lied
             self._log.warning("%s was refused: %s", peer, printable(str(refused)), extra=about)
             await context.abort(refused.refusal.code, refused.refusal.details)
@@ -167,7 +168,10 @@ class ServerStreams:
         self._refuse_unwanted(device, serial)  # the lists may have changed meanwhile
         self._refuse_at_the_end()
         session = Session(
-            device, self._node.next_session(device, hello.last_session), hello, _peer(context)
+            device,
+            self._node.next_session(device, hello.last_session),
+            hello,
+            peer_address(context.peer()),
         )
         session.certificate = serial
         session.receive_with(limit=self._limit_of, pinned=self._pinned, later=self._aside)
@@ -242,7 +246,9 @@ class ServerStreams:
                     "device another name, or stop the other one",
                 )
             self._log.info(
-                "%s is back from %s: its old connection is given up", device, _peer(context)
+                "%s is back from %s: its old connection is given up",
+                device,
+                peer_address(context.peer()),
             )
             old.end()
             self._node.closed(old, "replaced")
@@ -301,10 +307,6 @@ class ServerStreams:
 def _reason_of(reading: asyncio.Task[None]) -> str:
     error = None if reading.cancelled() else reading.exception()
     return "" if error is None else f"{type(error).__name__}: {error}".strip(": ")
-
-
-def _peer(context: Context) -> str:
-    return str(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
 
 
 def _is_plain(name: str) -> bool:
