@@ -1,4 +1,4 @@
-"""The user's own data: tensors, numpy arrays or a map-style torch Dataset, as one Dataset.
+"""The user's own data, in any of the forms that `data.sources` opens, as one Dataset.
 
 Data that are in memory already stay there; items of a map-style Dataset are drawn (`data.items`).
 The model gets what the user gives, with three conversions: float64 becomes float32 (the default of
@@ -7,11 +7,15 @@ numpy, but not of models), bytes become floats in 0..1, integer tokens become in
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.data.columns import Columns
 from fedoptima.data.dataset import (
     Augment,
     Dataset,
@@ -26,9 +30,14 @@ from fedoptima.data.dataset import (
     token_ids,
 )
 from fedoptima.data.items import read_all, survey
-from fedoptima.data.tensors import as_inputs, as_labels
+from fedoptima.data.rows import Choice, columns_of, is_dataset_dict, known_classes
+from fedoptima.data.sources import WAYS, chained, opened
+from fedoptima.models.activation import map_tensors
 
-_WAYS = "give (inputs, labels) as tensors or numpy arrays, or a map-style torch Dataset of (x, y)"
+DEVICE = "device"  # the column of data that were given for each device
+
+_USUAL = Choice()
+_TEST_PARTS = ("test", "validation")  # of a DatasetDict: the first that is there
 
 
 def as_dataset(
@@ -40,26 +49,45 @@ def as_dataset(
     prepare: Prepare | None = None,
     augment: Augment | None = None,
     cache: bool = False,
+    choice: Choice = _USUAL,
+    columns: Mapping[str, Sequence[object]] | None = None,
+    train_only: bool = False,
 ) -> Dataset:
     """A checked Dataset of the user's training and test data; a Dataset is returned unchanged.
 
     Training items of a map-style dataset are drawn each time they are used, unless ``cache`` asks
     for one draw that is kept in memory. Test items always are: all evaluations see the same.
+
+    ``train`` may be data by the name of the device that holds them; the column `DEVICE` then has
+    these names. ``choice``: of columns, where samples are rows. ``columns``: what else is known of
+    the training samples, one value for each. ``train_only``: test data may be missing.
     """
     if isinstance(train, Dataset):
         if test is not None:
             raise ConfigError(
                 f"data set {train.name!r} has its own test part; leave out the test argument"
             )
-        return train.check()
+        return train.check(train_only=train_only)
+    if is_dataset_dict(train):
+        train, test = _parts(train, test, name)
+    if test is None and not train_only:
+        raise ConfigError(f"{name}: no test data; {WAYS} as test too")
+    parts = _by_device(train, name)
+    opened_parts = {
+        device: opened(part, _where(name, device), choice) for device, part in parts.items()
+    }
+    whole = opened_parts[""] if "" in parts else chained(opened_parts)
+    train_split = _samples(whole, f"{name}, train", cache=cache, choice=choice)
     if test is None:
-        raise ConfigError(f"{name}: no test data; {_WAYS} as test too")
-    train_split = _samples(train, f"{name}, train", cache=cache)
-    test_split = _samples(test, f"{name}, test", cache=True).read()
-    labels = (train_split.labels, test_split.labels)
-    largest = max((int(part.max()) for part in labels if len(part)), default=0)
-    classes = classes if classes is not None else largest + 1
+        nothing = map_tensors(train_split.example, lambda tensor: tensor[:0])
+        test_split = Split(nothing, train_split.labels[:0])
+    else:
+        where = f"{name}, test"
+        test_split = _samples(opened(test, where, choice), where, cache=True, choice=choice).read()
+    if classes is None:
+        classes = _classes((*parts.values(), test), (train_split, test_split), choice)
     kind, facts, usual_prepare = _describe(train_split, test_split, classes)
+    known = Columns.of(dict(columns), len(train_split)) if columns is not None else None
     return Dataset(
         name=name,
         kind=kind,
@@ -69,7 +97,62 @@ def as_dataset(
         facts=facts,
         prepare=prepare or usual_prepare,
         augment=augment,
-    ).check()
+        columns=known or _columns(parts, opened_parts),
+    ).check(train_only=train_only)
+
+
+def _parts(train: Any, test: object, name: str) -> tuple[object, object]:
+    """Of a DatasetDict."""
+    for part in _TEST_PARTS if test is None else ():
+        if part in train:
+            test = train[part]
+            break
+    if "train" not in train:
+        raise ConfigError(
+            f"{name}: the DatasetDict has no part 'train'; it has {', '.join(train)}: give one of "
+            "them as train"
+        )
+    return train["train"], test
+
+
+def _by_device(train: object, name: str) -> dict[str, object]:
+    """Data by device; under "" where they are not yet divided."""
+    if not isinstance(train, Mapping):
+        return {"": train}
+    if not train or not all(isinstance(device, str) and device for device in train):
+        raise ConfigError(
+            f"{name}, train: a dict holds data by the name of the device, not {list(train)!r:.60}"
+        )
+    return dict(train)
+
+
+def _where(name: str, device: str) -> str:
+    return f"{name}, train" if not device else f"{name}, train of {device!r}"
+
+
+def _classes(given: Sequence[object], splits: Sequence[Samples], choice: Choice) -> int:
+    """As many as a label column has names for, or as the labels show."""
+    data = [each.dataset if isinstance(each, DataLoader) else each for each in given]
+    named = max((known_classes(each, choice) or 0 for each in data), default=0)
+    shown = (int(split.labels.max()) + 1 for split in splits if len(split))
+    return max(named, *shown)
+
+
+def _columns(parts: Mapping[str, object], opened_parts: Mapping[str, Any]) -> Columns | None:
+    if "" in parts:
+        data = parts[""]
+        found = columns_of(data.dataset if isinstance(data, DataLoader) else data)
+        return None if found is None else Columns(*found)
+    names = [device for device, part in opened_parts.items() for _ in range(len(part))]
+    return Columns((DEVICE,), {DEVICE: names})
+
+
+def _samples(data: Split | Any, where: str, *, cache: bool, choice: Choice) -> Samples:
+    if isinstance(data, Split):
+        return data
+    # Nothing in a list is left to chance.
+    read = read_all if cache or type(data) is list else survey
+    return read(data, where, choice)
 
 
 def _describe(train: Samples, test: Split, classes: int) -> tuple[Kind, dict[str, int], Prepare]:
@@ -86,35 +169,3 @@ def _describe(train: Samples, test: Split, classes: int) -> tuple[Kind, dict[str
             raise ConfigError(f"token ids go down to {least}; 0 is the padding, the least")
         return "text", text_facts(example, 1 + int(max(high, test_high)), classes), token_ids
     return "custom", {"classes": classes}, prepare
-
-
-def _samples(data: object, where: str, *, cache: bool) -> Samples:
-    if isinstance(data, Split):
-        return data
-    if isinstance(data, tuple | list) and len(data) == 2:
-        return _pair(data[0], data[1], where)
-    if isinstance(data, IterableDataset):
-        raise ConfigError(f"{where}: an IterableDataset has no sample numbers to divide; {_WAYS}")
-    in_memory = _tensors_of(data)
-    if in_memory is not None:
-        return _pair(*in_memory, where)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        # Nothing in a list is left to chance.
-        return read_all(data, where) if cache or type(data) is list else survey(data, where)
-    raise ConfigError(f"{where}: cannot use {type(data).__name__} as data; {_WAYS}")
-
-
-def _pair(inputs: object, labels: object, where: str) -> Split:
-    return Split(as_inputs(inputs, where), as_labels(labels, where))
-
-
-def _tensors_of(data: object) -> tuple[Tensor, Tensor] | None:
-    """Inputs and labels of a TensorDataset or a part of one, which are in memory already."""
-    if type(data) is TensorDataset and len(data.tensors) == 2:
-        inputs, labels = data.tensors
-        return inputs, labels
-    if type(data) is Subset:
-        whole = _tensors_of(data.dataset)
-        rows = torch.as_tensor(list(data.indices), dtype=torch.int64)
-        return (whole[0][rows], whole[1][rows]) if whole is not None else None
-    return None

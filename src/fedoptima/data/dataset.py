@@ -168,9 +168,14 @@ class Dataset:
         """The same, with processes that draw training samples; none for samples in memory."""
         return replace(self, train=self.train.with_workers(count))
 
-    def check(self) -> Dataset:
-        """Returns itself if every sample is valid; called once, where data enters the program."""
-        parts: tuple[tuple[str, Samples], ...] = (("training", self.train), ("test", self.test))
+    def check(self, *, train_only: bool = False) -> Dataset:
+        """Returns itself if every sample is valid; called once, where data enters the program.
+
+        ``train_only``: there may be no test samples, as on a device.
+        """
+        parts: list[tuple[str, Samples]] = [("training", self.train)]
+        if len(self.test) or not train_only:
+            parts.append(("test", self.test))
         for part, split in parts:
             where = f"data set {self.name!r}, {part} part"
             if isinstance(split, Split):

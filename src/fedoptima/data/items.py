@@ -9,7 +9,7 @@ out of reach; its draws are not repeatable.)
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,57 +22,98 @@ from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.seeding import derive
 from fedoptima.data.dataset import Split
 from fedoptima.data.finite import check_inputs, rows_in_words, rows_not_finite
-from fedoptima.data.tensors import as_class_number, as_tensor, narrowed
+from fedoptima.data.rows import Choice
+from fedoptima.data.tensors import as_class_number, as_sample, joined
 from fedoptima.data.workers import Workers
+from fedoptima.models.activation import Inputs, map_tensors, shapes_in_words, tensors_of
 
-Drawn = tuple[Tensor, Tensor]
+Drawn = tuple[Inputs, Tensor]
 CPU = torch.device("cpu")
+_USUAL = Choice()
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
     """Where items come from, and what all of them are like; goes to worker processes as it is."""
 
-    data: Any  # has __getitem__
+    data: Any  # has __getitem__, or __iter__ if it is read as a stream
     where: str
+    choice: Choice = _USUAL  # of columns, where items are rows
 
     def items(self, numbers: Sequence[int], seeds: Sequence[int]) -> Iterator[Drawn]:
         """Input and label of each, one after the other."""
-        first: Tensor | None = None
         with _generators_put_back():
-            for number, seed in zip(numbers, seeds, strict=True):
-                torch.default_generator.manual_seed(seed)
-                np.random.seed(seed % 2**32)
-                random.seed(seed)
-                x, y = self._item(number)
-                first = x if first is None else first
-                if x.shape != first.shape or x.dtype != first.dtype:
-                    raise ConfigError(
-                        f"{self.where}: item {number} is {tuple(x.shape)} {x.dtype}, the items "
-                        f"before it are {tuple(first.shape)} {first.dtype}; all must be alike: "
-                        "resize or pad them"
-                    )
-                yield x, y
+            yield from self._alike(
+                (number, self._item(number, seed))
+                for number, seed in zip(numbers, seeds, strict=True)
+            )
+
+    def stream(self) -> Iterator[Drawn]:
+        """What comes from it in order, until it ends."""
+        with _generators_put_back():
+            _seed_generators(_at_load([0])[0])
+            yield from self._alike(self._numbered())
+
+    def _alike(self, items: Iterable[tuple[int, Drawn]]) -> Iterator[Drawn]:
+        first = ""
+        for number, (x, y) in items:
+            words = shapes_in_words(x)
+            first = first or words
+            if words != first:
+                raise ConfigError(
+                    f"{self.where}: item {number} is {words}, the items before it are {first}; "
+                    "all must be alike: resize or pad them"
+                )
+            yield x, y
 
     def batch(self, numbers: Sequence[int], seeds: Sequence[int]) -> Drawn:
         inputs, labels = zip(*self.items(numbers, seeds), strict=True)
-        return torch.stack(inputs), torch.stack(labels)
+        return joined(inputs, torch.stack), torch.stack(labels)
 
-    def _item(self, number: int) -> Drawn:
-        try:
+    def _item(self, number: int, seed: int) -> Drawn:
+        _seed_generators(seed)
+        with self._reading(number):
             item = self.data[number]
+        return self._converted(item, number)
+
+    def _numbered(self) -> Iterator[tuple[int, Drawn]]:
+        number, items = 0, iter(self.data)
+        while True:
+            with self._reading(number):
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield number, self._converted(item, number)
+            number += 1
+
+    @contextmanager
+    def _reading(self, number: int) -> Iterator[None]:
+        try:
+            yield
         except FedOptimaError:
             raise
         except Exception as error:
             raise ConfigError(
                 f"{self.where}: item {number} cannot be read: {type(error).__name__}: {error}"
             ) from error
+
+    def _converted(self, item: Any, number: int) -> Drawn:
+        where = f"{self.where}: item {number}"
+        if isinstance(item, Mapping):
+            item = self.choice.pair(item, where)
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ConfigError(
-                f"{self.where}: item {number} is {type(item).__name__}, not a pair (x, y)"
-            )
-        x = as_tensor(item[0], f"{self.where}: item {number}")
-        return narrowed(x), as_class_number(item[1], f"{self.where}: the label of item {number}")
+            raise ConfigError(f"{where} is {type(item).__name__}, not a pair (x, y)")
+        label = as_class_number(item[1], f"{self.where}: the label of item {number}")
+        return as_sample(item[0], where), label
+
+
+_END = object()
+
+
+def _seed_generators(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 @contextmanager
@@ -93,7 +134,7 @@ class Items:
     source: Source
     numbers: Tensor  # of the items in the source, in this split's order
     labels: Tensor
-    example: Tensor  # one input, as a batch
+    example: Inputs  # one input, as a batch
     extent: tuple[float, float]  # the least and the greatest value in any input
     device: torch.device = CPU  # where batches go
     workers: Workers | None = None
@@ -134,15 +175,18 @@ class Items:
 
         return lambda: self._checked(numbers, self.labels[rows], *draw())
 
-    def _checked(self, numbers: list[int], known: Tensor, inputs: Tensor, labels: Tensor) -> Drawn:
+    def _checked(self, numbers: list[int], known: Tensor, inputs: Inputs, labels: Tensor) -> Drawn:
         where = self.source.where
-        if inputs.shape[1:] != self.example.shape[1:] or inputs.dtype != self.example.dtype:
+        now, then = (
+            shapes_in_words(map_tensors(each, lambda tensor: tensor[0]))
+            for each in (inputs, self.example)
+        )
+        if now != then:
             raise ConfigError(
-                f"{where}: items {numbers[0]} to {numbers[-1]} are {tuple(inputs.shape[1:])} "
-                f"{inputs.dtype}, and were {tuple(self.example.shape[1:])} {self.example.dtype} "
-                "when the data were loaded"
+                f"{where}: items {numbers[0]} to {numbers[-1]} are {now}, and were {then} when the "
+                "data were loaded"
             )
-        bad = rows_not_finite(inputs)
+        bad = sorted({row for tensor in tensors_of(inputs) for row in rows_not_finite(tensor)})
         if bad:
             raise ConfigError(
                 f"{where}: inputs are NaN or infinite in {rows_in_words([numbers[i] for i in bad])}"
@@ -155,24 +199,27 @@ class Items:
                 f"{where}: the label of item {numbers[at]} is {int(labels[at])}, and was "
                 f"{int(known[at])} when the data were loaded; a label must not change by chance"
             )
-        return inputs.to(self.device), labels.to(self.device)
+        there = map_tensors(inputs, lambda tensor: tensor.to(self.device))
+        return there, labels.to(self.device)
 
 
-def survey(data: Any, where: str) -> Items:
+def survey(data: Any, where: str, choice: Choice = _USUAL) -> Items:
     """Draws every item once, for its label and to check it, and keeps no input."""
-    source, numbers = Source(data, where), list(range(len(data)))
+    source, numbers = Source(data, where, choice), list(range(len(data)))
     labels: list[Tensor] = []
-    example: Tensor | None = None
+    example: Inputs | None = None
     low, high = float("inf"), float("-inf")
     bad: list[int] = []
     for number, (x, y) in enumerate(source.items(numbers, _at_load(numbers))):
-        example = x.unsqueeze(0).clone() if example is None else example
+        if example is None:
+            example = map_tensors(x, lambda tensor: tensor.unsqueeze(0).clone())
         labels.append(y)
-        if rows_not_finite(x.unsqueeze(0)):
-            bad.append(number)
-        elif not x.is_complex() and x.numel():
-            least, most = (float(end) for end in x.aminmax())
-            low, high = min(low, least), max(high, most)
+        for tensor in tensors_of(x):
+            if rows_not_finite(tensor.unsqueeze(0)):
+                bad.append(number)
+            elif not tensor.is_complex() and tensor.numel():
+                least, most = (float(end) for end in tensor.aminmax())
+                low, high = min(low, least), max(high, most)
     if example is None:
         raise ConfigError(f"{where}: is empty; give at least one sample")
     if bad:
@@ -183,13 +230,14 @@ def survey(data: Any, where: str) -> Items:
     return Items(source, torch.arange(len(labels)), torch.stack(labels), example, (low, high))
 
 
-def read_all(data: Any, where: str) -> Split:
+def read_all(data: Any, where: str, choice: Choice = _USUAL) -> Split:
     """Every item in memory, for good."""
     numbers = list(range(len(data)))
     if not numbers:
         raise ConfigError(f"{where}: is empty; give at least one sample")
-    inputs, labels = Source(data, where).batch(numbers, _at_load(numbers))
-    check_inputs(inputs, where)
+    inputs, labels = Source(data, where, choice).batch(numbers, _at_load(numbers))
+    for tensor in tensors_of(inputs):
+        check_inputs(tensor, where)
     return Split(inputs, labels)
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data import augment
@@ -15,6 +19,7 @@ from fedoptima.data.dataset import Dataset, Normalise
 from fedoptima.data.digits import DIGITS_CSV, Digits
 from fedoptima.data.images import TINY_IMAGENET_200, ImageSource, idx_images, parquet_images
 from fedoptima.data.layouts import ReadingProgress, did_you_mean, quiet
+from fedoptima.data.rows import Choice, is_dataset_dict
 from fedoptima.data.text import ACL_IMDB, GLUE_SST2, TextFacts, TextSource, parquet_texts
 from fedoptima.named_code import ANY_CODE, AllowedCode, Code, installed
 
@@ -116,9 +121,21 @@ LOG = logging.getLogger("fedoptima.data")
 DATASETS: Mapping[str, ImageSource | TextSource] = {source.name: source for source in _SOURCES}
 
 
+@dataclass(frozen=True)
+class Use:
+    """What a data set is loaded for."""
+
+    column: str | None = None  # that it will be divided by: no feature of a table
+    train_only: bool = False  # on a device, whose server has the test data
+
+
+_ANY_USE = Use()
+
+
 def load_dataset(
     name: str,
     code: AllowedCode = ANY_CODE,
+    use: Use = _ANY_USE,
     /,
     *,
     directory: str | Path | None = None,
@@ -127,10 +144,10 @@ def load_dataset(
 ) -> Dataset:
     """A data set by its name, or by "package.module:function" that returns one."""
     if ":" in name:
-        return _made_by(code.load(name, "data.name"), name, options)
+        return _made_by(code.load(name, "data.name"), name, options, use)
     if name.replace("-", "_") not in DATASETS:
         if (function := installed("datasets", name)) is not None:
-            return _made_by(function, name, options)
+            return _made_by(function, name, options, use)
         raise ConfigError(
             f"data.name = {name!r}: unknown data set{did_you_mean(name, DATASETS)}; there are "
             f"{', '.join(DATASETS)}, or give 'package.module:function' for your own"
@@ -141,6 +158,7 @@ def load_dataset(
 def load_or_stand_in(
     name: str,
     code: AllowedCode = ANY_CODE,
+    use: Use = _ANY_USE,
     /,
     *,
     directory: str | Path | None = None,
@@ -150,7 +168,7 @@ def load_or_stand_in(
     """For dry runs, which use no samples: a set that is not on disk is described by its facts."""
     assumed = assumption(name, directory)
     if assumed is None:
-        return load_dataset(name, code, directory=directory, progress=progress, **options)
+        return load_dataset(name, code, use, directory=directory, progress=progress, **options)
     LOG.warning(assumed)
     return DATASETS[name.replace("-", "_")].stand_in(options).check()
 
@@ -161,17 +179,27 @@ def assumption(name: str, directory: str | Path | None) -> str | None:
     return None if source is None else source.assumption(directory)
 
 
-def _made_by(function: Code, path: str, options: Mapping[str, object]) -> Dataset:
+def _made_by(function: Code, path: str, options: Mapping[str, object], use: Use) -> Dataset:
     try:
         inspect.signature(function).bind(**options)
     except TypeError as error:
         raise ConfigError(f"data.name = {path!r}: does not take these options: {error}") from error
     result = function(**options)
-    if isinstance(result, Dataset):
-        return result.check()
-    if isinstance(result, tuple | list) and len(result) == 2:
-        return as_dataset(result[0], result[1], name=path)
+    if isinstance(result, tuple | list) and len(result) == 2 and not _is_labels(result[1]):
+        train, test = result
+    else:
+        train, test = result, None
+    choice = Choice(besides=(use.column,) if use.column is not None else ())
+    if isinstance(train, Dataset) or test is not None or use.train_only or is_dataset_dict(train):
+        return as_dataset(train, test, name=path, choice=choice, train_only=use.train_only)
     raise ConfigError(
-        f"data.name = {path!r}: returned {type(result).__name__}; it must return a Dataset or "
-        "(train, test)"
+        f"data.name = {path!r}: returned {type(result).__name__}, without test data; return "
+        "(train, test), or a Dataset (only a device may have training data alone)"
     )
+
+
+def _is_labels(value: object) -> bool:
+    """Of the training data alone, (inputs, labels); test data have inputs as well."""
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], int)
+    return isinstance(value, Tensor | np.ndarray)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.finite import rows_in_words, rows_not_finite
-from fedoptima.models.activation import Inputs
+from fedoptima.models.activation import Inputs, map_tensors, tensors_of
 
 
 def as_inputs(value: object, where: str) -> Inputs:
@@ -26,6 +26,29 @@ def as_inputs(value: object, where: str) -> Inputs:
         parts = enumerate(value, start=1)
         return tuple(_one_input(part, f"{where}, input {number}") for number, part in parts)
     return _one_input(value, where)
+
+
+def as_sample(value: object, where: str) -> Inputs:
+    """One input of a model, or several of one sample."""
+    if isinstance(value, Mapping) and value:
+        return {str(name): as_sample_part(part, where) for name, part in value.items()}
+    if (
+        isinstance(value, tuple)
+        and value
+        and all(isinstance(v, Tensor | np.ndarray) for v in value)
+    ):
+        return tuple(as_sample_part(part, where) for part in value)
+    return as_sample_part(value, where)
+
+
+def as_sample_part(value: object, where: str) -> Tensor:
+    return narrowed(as_tensor(value, where))
+
+
+def joined(parts: Sequence[Inputs], join: Callable[[list[Tensor]], Tensor]) -> Inputs:
+    """Inputs of several samples or batches as one: ``join`` is torch.stack or torch.cat."""
+    made = (join(list(tensors)) for tensors in zip(*map(tensors_of, parts), strict=True))
+    return map_tensors(parts[0], lambda _: next(made))
 
 
 def _is_array(value: object) -> bool:

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.data.tensors import joined
+from fedoptima.models.activation import Inputs
 
 LOG = logging.getLogger("fedoptima.data")
 
-Drawn = tuple[Tensor, Tensor]
+Drawn = tuple[Inputs, Tensor]
 
 
 class Source(Protocol):
@@ -55,7 +57,7 @@ class Workers:
         except BrokenProcessPool as error:
             raise self._ended() from error
         inputs, labels = zip(*drawn, strict=True)
-        return torch.cat(inputs), torch.cat(labels)
+        return joined(inputs, torch.cat), torch.cat(labels)
 
     def _ended(self) -> ConfigError:
         return ConfigError(

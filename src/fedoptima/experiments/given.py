@@ -15,7 +15,10 @@ if TYPE_CHECKING:  # they take torch, and a dry run may do without
     from torch import nn
 
     from fedoptima.data.dataset import Dataset
+    from fedoptima.data.rows import Choice
     from fedoptima.engine.evaluation import Loss
+
+_OPTIONS = ("classes", "label", "features")  # of data that are given in Python
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,32 @@ def given_data(train: object, test: object, data: object) -> Dataset | None:
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError("give either data='name' or train=..., not both")
     options = dict(data or {})
-    classes = options.pop("classes", None)
-    unknown = [key for key in options if key not in DataConfig.model_fields]
+    unknown = [key for key in options if key not in (*_OPTIONS, *DataConfig.model_fields)]
     if unknown:
         raise ConfigError(
-            f"data.{unknown[0]}: data given in Python has no such option; it has classes, "
+            f"data.{unknown[0]}: data given in Python has no such option; it has "
+            f"{', '.join(_OPTIONS)}, "
             + ", ".join(field for field in DataConfig.model_fields if field != "name")
         )
+    classes = options.get("classes")
     if classes is not None and (not isinstance(classes, int) or classes < 1):
         raise ConfigError(f"data.classes = {classes!r}: must be a whole number of at least 1")
-    return as_dataset(train, test, classes=classes, cache=options.get("cache") is True)
+    choice = _choice(options)
+    return as_dataset(
+        train, test, classes=classes, cache=options.get("cache") is True, choice=choice
+    )
+
+
+def _choice(options: Mapping[str, object]) -> Choice:
+    """Of columns, where samples are rows."""
+    from fedoptima.data.rows import Choice
+
+    label, features = options.get("label"), options.get("features", ())
+    names = (features,) if isinstance(features, str) else features
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"data.features = {features!r}: must be names of columns")
+    if label is not None and not isinstance(label, str):
+        raise ConfigError(f"data.label = {label!r}: must be the name of a column")
+    partition = options.get("partition")
+    column = partition.get("column") if isinstance(partition, Mapping) else None
+    return Choice(tuple(names), label, (column,) if isinstance(column, str) else ())

@@ -19,7 +19,7 @@ from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset
-from fedoptima.data.registry import load_dataset
+from fedoptima.data.registry import Use, load_dataset
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.precision import set_products
 from fedoptima.experiments.device_engines import device_engine
@@ -27,7 +27,7 @@ from fedoptima.experiments.given import Given
 from fedoptima.experiments.server_setup import device_names, expected_devices
 from fedoptima.experiments.setup import prepare_run, share_out
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.named_code import NO_CODE, AllowedCode, allow
+from fedoptima.named_code import ANY_CODE, NO_CODE, AllowedCode, allow
 from fedoptima.runtime.address import Address, parse_address
 from fedoptima.runtime.device.client import Device, Pace, Workplace
 from fedoptima.runtime.device.paced_engine import PacedEngine
@@ -246,7 +246,8 @@ def _own_data(setup: DeviceSetup, facts: dict[str, int]) -> Dataset | None:
     if setup.given.dataset is not None:
         return _fitted(setup.given.dataset, facts)
     if setup.data is not None:
-        return _fitted(load_dataset(setup.data, directory=setup.directory), facts)
+        use = Use(train_only=True)  # the server has the test data
+        return _fitted(load_dataset(setup.data, ANY_CODE, use, directory=setup.directory), facts)
     return None
 
 
