@@ -6,6 +6,7 @@ a run's files or came from a server may not: there only modules that the user al
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -73,6 +74,14 @@ def allow(modules: Iterable[str] | None) -> AllowedCode:
                 f"--allow-module {module}: must be a package or a module, for example my_package"
             )
     return AllowedCode(given)
+
+
+def import_name(code: object) -> str | None:
+    """The name under which a function can be loaded again, if there is one."""
+    module, name = getattr(code, "__module__", None), getattr(code, "__qualname__", "")
+    if not isinstance(module, str) or module == "__main__" or not name.isidentifier():
+        return None
+    return f"{module}:{name}" if getattr(sys.modules.get(module), name, None) is code else None
 
 
 def installed(kind: str, name: str) -> Code | None:

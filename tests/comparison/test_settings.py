@@ -64,9 +64,9 @@ def test_a_vary_that_cannot_be_meant_is_refused(varied: list[str], message: str)
     ],
 )
 def test_an_option_that_no_method_takes_is_refused(option: str, message: str) -> None:
-    check_options({"pipar.micro_batches": 2, "activation_cap": 4}, ["fedoptima", "pipar"])
+    check_options({"pipar.micro_batches": 2, "activation_cap": 4}, ["fedoptima", "pipar"], {})
     with pytest.raises(ConfigError, match=message):
-        check_options({option: 1}, ["fedoptima", "pipar"])
+        check_options({option: 1}, ["fedoptima", "pipar"], {})
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_an_option_that_no_method_takes_is_refused(option: str, message: str) ->
 def test_what_cannot_be_varied_is_refused(
     vary: Mapping[str, Sequence[object]], options: Mapping[str, object], message: str
 ) -> None:
-    check_varied({"pipar.micro_batches": [1], "fleet.scale": [1]}, {"alpha": 1.0}, ["pipar"])
+    check_varied({"pipar.micro_batches": [1], "fleet.scale": [1]}, {"alpha": 1.0}, ["pipar"], {})
     with pytest.raises(ConfigError, match=message):
-        check_varied(vary, options, ["fedoptima", "pipar"])
+        check_varied(vary, options, ["fedoptima", "pipar"], {})
 
 
 def test_a_method_has_the_combinations_of_what_reaches_it() -> None:
     vary = {"method.activation_cap": [4, 8], "pipar.micro_batches": [2, 5], "fleet.scale": [1]}
-    labels = [case.label for case in cases_of(["fedoptima", "pipar", "fl"], vary)]
+    labels = [case.label for case in cases_of(["fedoptima", "pipar", "fl"], vary, {})]
     assert labels == [
         "fedoptima, activation_cap=4, fleet.scale=1",
         "fedoptima, activation_cap=8, fleet.scale=1",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedoptima.core.effects import Note, NoteKind
-from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Evaluated, TimerFired
 from fedoptima.core.messages import TurnOn
 from fedoptima.core.method import ServerTraining
@@ -67,5 +67,5 @@ def test_any_text_and_number_is_written_as_its_plain_form(value: object) -> None
 
 
 def test_a_class_that_was_never_registered_is_refused_like_in_a_snapshot() -> None:
-    with pytest.raises(InvariantBroken, match="Stranger cannot be serialized"):
+    with pytest.raises(ConfigError, match="Stranger cannot be stored"):
         text_of(Stranger("x"))

@@ -17,7 +17,7 @@ from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join
 from fedoptima.core.plan import Plan, recorded_plan
-from fedoptima.core.text import cut
+from fedoptima.core.text import cut, short_name
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
@@ -41,7 +41,7 @@ class RunView:
 
     @property
     def method(self) -> str:
-        return self.description.method
+        return short_name(self.description.method)
 
     @property
     def devices(self) -> list[NodeId]:

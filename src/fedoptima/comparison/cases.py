@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from fedoptima.comparison.settings import METHOD, reaches
+from fedoptima.comparison.settings import METHOD, OwnOptions, reaches
 
 _LONGEST_NAME = 120  # characters of a folder's; file systems take 255 bytes
 
@@ -42,10 +42,12 @@ class Case:
         return f"{name}-seed{seed}"
 
 
-def cases_of(methods: Sequence[str], vary: Mapping[str, Sequence[object]]) -> Iterator[Case]:
+def cases_of(
+    methods: Sequence[str], vary: Mapping[str, Sequence[object]], own: OwnOptions
+) -> Iterator[Case]:
     """Method by method, all combinations of what reaches it: FL has no activation cap to vary."""
     for method in methods:
-        keys = [key for key in vary if reaches(key, method)]
+        keys = [key for key in vary if reaches(key, method, own)]
         for values in product(*(vary[key] for key in keys)):
             yield Case(method, tuple(zip(keys, values, strict=True)))
 

@@ -21,7 +21,7 @@ from fedoptima.comparison.process_pool import ProcessPool
 from fedoptima.comparison.ray_pool import RayPool, RayShare
 from fedoptima.comparison.result import Comparison
 from fedoptima.comparison.rows import Run, read_run
-from fedoptima.comparison.spec import About, cores, describe, recipe_of
+from fedoptima.comparison.spec import About, Methods, cores, describe, recipe_of
 from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
@@ -62,7 +62,7 @@ class Execution:
 def compare(
     recipe: Recipe | str | Path,
     *,
-    methods: str | Sequence[str] = "all",
+    methods: Methods = "all",
     seeds: int | Sequence[int] | None = None,
     options: Mapping[str, object] | None = None,
     jobs: int | None = None,
@@ -77,6 +77,9 @@ def compare(
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Comparison:
     """Train with several methods on the same recipe and set their figures side by side.
+
+    ``methods``: their names, or functions that make a `fedoptima.methods.Method`, which the
+    processes of the runs import by name.
 
     ``seeds``: how many, counted up from the recipe's, or which. ``options`` go to those methods
     that have them, or to one alone (``{"pipar.micro_batches": 10}``); the recipe's own ``[method]``
@@ -106,7 +109,7 @@ def sweep(
     recipe: Recipe | str | Path,
     vary: Mapping[str, Sequence[object]],
     *,
-    methods: str | Sequence[str] | None = None,
+    methods: Methods | None = None,
     seeds: int | Sequence[int] | None = None,
     options: Mapping[str, object] | None = None,
     jobs: int | None = None,

@@ -3,6 +3,7 @@
 training.batch_size     a key of the recipe: reaches all runs
 method.activation_cap   an option of the method: reaches the methods that have it
 pipar.micro_batches     an option of one method: reaches that method alone
+my_package:build.mu     the same, of a method in a user's code
 """
 
 from __future__ import annotations
@@ -17,28 +18,42 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.methods.registry import METHODS, method_options
 from fedoptima.named_code import installed
 
+# The options of methods in users' code, by the methods' names: known from when a comparison was
+# begun, because nothing is imported when its files are read.
+OwnOptions = Mapping[str, Sequence[str]]
 METHOD = "method"
 _OWN_FLAGS = {"seed": "--seeds or --seed", "method": "--methods", "method.name": "--methods"}
 
 
 def option_of(key: str) -> str | None:
     """The option of a method that the key names; None: it is a key of the recipe."""
-    head, _, option = key.partition(".")
+    head, option = _parts(key)
     return option if option and (head == METHOD or is_method(head)) else None
+
+
+def _parts(key: str) -> tuple[str, str]:
+    """The table or method that a key begins with, and what comes after it."""
+    module, colon, rest = key.rpartition(":")
+    head, _, option = rest.partition(".")
+    return f"{module}{colon}{head}", option
 
 
 def is_method(name: str) -> bool:
     """A key of the recipe is never taken for a method."""
     if name in Recipe.model_fields:
         return False
-    return name in METHODS or installed("methods", name) is not None
+    return name in METHODS or ":" in name or installed("methods", name) is not None
 
 
-def reaches(key: str, method: str) -> bool:
+def reaches(key: str, method: str, own: OwnOptions) -> bool:
     if (option := option_of(key)) is None:
         return True
-    head = key.partition(".")[0]
-    return option in method_options(method) if head == METHOD else head == method
+    head, _ = _parts(key)
+    return option in _options(method, own) if head == METHOD else head == method
+
+
+def _options(method: str, own: OwnOptions) -> Iterable[str]:
+    return own[method] if method in own else method_options(method)
 
 
 def sort_sets(sets: Iterable[str]) -> tuple[list[str], dict[str, object]]:
@@ -84,7 +99,7 @@ def _values(text: str) -> list[object]:
 
 def check_key(key: str, flag: str) -> None:
     """The first part of a key; what comes after it is checked where its values are."""
-    head = key.partition(".")[0]
+    head, _ = _parts(key)
     if head in Recipe.model_fields or is_method(head):
         return
     near = get_close_matches(head, [*Recipe.model_fields, *METHODS], n=1)
@@ -95,14 +110,17 @@ def check_key(key: str, flag: str) -> None:
     )
 
 
-def check_options(options: Mapping[str, object], methods: Sequence[str]) -> None:
+def check_options(options: Mapping[str, object], methods: Sequence[str], own: OwnOptions) -> None:
     """An option may be unknown to some of the methods, but not to all of them."""
     for key in options:
-        _check_option(key if "." in key else f"{METHOD}.{key}", methods)
+        _check_option(key if "." in key else f"{METHOD}.{key}", methods, own)
 
 
 def check_varied(
-    vary: Mapping[str, Sequence[object]], options: Mapping[str, object], methods: Sequence[str]
+    vary: Mapping[str, Sequence[object]],
+    options: Mapping[str, object],
+    methods: Sequence[str],
+    own: OwnOptions,
 ) -> None:
     for key, values in vary.items():
         if (flag := _OWN_FLAGS.get(key)) is not None:
@@ -113,12 +131,13 @@ def check_varied(
             raise ConfigError(f"--vary {key}: a value is given twice")
         check_key(key, "--vary")
         if option_of(key) is not None:
-            _check_option(key, methods)
+            _check_option(key, methods, own)
     given = [key if "." in key else f"{METHOD}.{key}" for key in options]
     for method in methods:
         varied: dict[str | None, str] = {}
-        for key in (key for key in vary if option_of(key) and reaches(key, method)):
-            rivals = [k for k in given if option_of(k) == option_of(key) and reaches(k, method)]
+        for key in (key for key in vary if option_of(key) and reaches(key, method, own)):
+            same = [k for k in given if option_of(k) == option_of(key)]
+            rivals = [k for k in same if reaches(k, method, own)]
             if rival := varied.get(option_of(key)) or next(iter(rivals), None):
                 raise ConfigError(
                     f"--vary {key}: {method}'s {option_of(key)} is also given by {rival}; "
@@ -127,8 +146,8 @@ def check_varied(
             varied[option_of(key)] = key
 
 
-def _check_option(key: str, methods: Sequence[str]) -> None:
-    head, _, option = key.partition(".")
+def _check_option(key: str, methods: Sequence[str], own: OwnOptions) -> None:
+    head, option = _parts(key)
     if option == "name":
         raise ConfigError(f"{key}: a comparison takes its methods from --methods")
     if head != METHOD and not is_method(head):
@@ -139,7 +158,7 @@ def _check_option(key: str, methods: Sequence[str]) -> None:
             "add it to --methods, or leave this out"
         )
     asked = methods if head == METHOD else (head,)
-    known = {option: name for name in asked for option in method_options(name)}
+    known = {option: name for name in asked for option in _options(name, own)}
     if option not in known:
         near = get_close_matches(option, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -25,8 +25,10 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
 from fedoptima.experiments.describe import versions
 from fedoptima.experiments.setup import prepare
-from fedoptima.methods.registry import METHODS, find_method
+from fedoptima.methods.registry import METHODS, Builder, find_method, method_options, name_of
+from fedoptima.named_code import ANY_CODE
 
+Methods = str | Builder | Sequence[str | Builder]
 REFERENCE = "fedoptima"  # the method that others are compared with, if it is there
 
 
@@ -46,6 +48,8 @@ class About:
     date: str
     # A sweep's: keys of the recipe, "method.X" or "pipar.X", each with its values.
     vary: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    # The options of methods in users' code, by the methods' names.
+    own_options: Mapping[str, Sequence[str]] = field(default_factory=dict)
     # The split that methods share where they would choose different ones, by shared settings.
     splits: Mapping[str, int] = field(default_factory=dict)
 
@@ -57,7 +61,7 @@ class About:
     @property
     def cases(self) -> tuple[Case, ...]:
         """The rows of its table."""
-        return tuple(cases_of(self.methods, self.vary))
+        return tuple(cases_of(self.methods, self.vary, self.own_options))
 
     def to_json(self) -> dict[str, object]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -65,7 +69,8 @@ class About:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any], where: str) -> About:
-        later: dict[str, Any] = {"vary": {}, "splits": {}}  # not in files of 0.1.0
+        # Not in files of 0.1.0.
+        later: dict[str, Any] = {"vary": {}, "splits": {}, "own_options": {}}
         given = {field.name: (later | dict(plain))[field.name] for field in fields(cls)}
         recipe = validate(Recipe, given.pop("recipe"), where)
         methods, seeds = tuple(given.pop("methods")), tuple(given.pop("seeds"))
@@ -75,7 +80,7 @@ class About:
 def describe(
     recipe: Recipe,
     *,
-    methods: str | Sequence[str],
+    methods: Methods,
     seeds: int | Sequence[int] | None,
     options: Mapping[str, object],
     dry: bool,
@@ -87,9 +92,10 @@ def describe(
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"target = {target}: an accuracy is above 0 and at most 1 (0.8 is 80 %)")
+    names = chosen_methods(methods)
     about = About(
         recipe=recipe,
-        methods=chosen_methods(methods),
+        methods=names,
         seeds=_seeds(seeds, recipe.seed),
         options=dict(options),
         dry=dry,
@@ -99,9 +105,10 @@ def describe(
         machine=_machine(recipe),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         vary={key: list(values) for key, values in (vary or {}).items()},
+        own_options={name: list(method_options(name, ANY_CODE)) for name in names if ":" in name},
     )
-    check_options(about.options, about.methods)
-    check_varied(about.vary, about.options, about.methods)
+    check_options(about.options, about.methods, about.own_options)
+    check_varied(about.vary, about.options, about.methods, about.own_options)
     for case in about.cases if about.vary else ():
         recipe_of(about, case, about.seeds[0])  # a key or value that no recipe takes
     return _with_one_split(about)
@@ -119,7 +126,8 @@ def recipe_of(about: About, case: Case | str, seed: int) -> Recipe:
     # What is meant for one method alone comes last.
     for key, value in sorted(about.options.items(), key=lambda option: "." in option[0]):
         own = key if "." in key else f"{METHOD}.{key}"
-        if (option := option_of(own)) is not None and reaches(own, method):
+        option = option_of(own)
+        if option is not None and reaches(own, method, about.own_options):
             options[option] = value
     table = base.model_dump() | {"seed": seed, "workers": base.workers}
     if (split := about.splits.get(_shared(case).label)) is not None:
@@ -132,14 +140,27 @@ def recipe_of(about: About, case: Case | str, seed: int) -> Recipe:
     return validate(Recipe, table | {"method": {"name": method, **options}}, base.name)
 
 
-def chosen_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
-    named = methods.split(",") if isinstance(methods, str) else list(methods)
-    names = tuple(dict.fromkeys(name.strip() for name in named))
+def chosen_methods(methods: Methods) -> tuple[str, ...]:
+    several = [methods] if callable(methods) else methods
+    named = several.split(",") if isinstance(several, str) else several
+    names = tuple(dict.fromkeys(map(_name, named)))
     if names == ("all",):
         return tuple(METHODS)
     for name in names:
-        find_method(name)
+        find_method(name, ANY_CODE)
     return names
+
+
+def _name(method: str | Builder) -> str:
+    if isinstance(method, str):
+        return method.strip()
+    name = name_of(method)
+    if ":" not in name and name not in METHODS:
+        raise ConfigError(
+            f"methods: {name} is defined in a script or notebook, and runs that are compared have "
+            "processes of their own; put it into a module that they can import"
+        )
+    return name
 
 
 def _seeds(seeds: int | Sequence[int] | None, first: int) -> tuple[int, ...]:
@@ -176,7 +197,9 @@ def _with_one_split(about: About) -> About:
 def _one_split(about: About, shared: Case) -> int | None:
     """None: there is nothing to settle."""
     splitting = [
-        name for name in about.methods if find_method(name)(1).training is not ServerTraining.NONE
+        name
+        for name in about.methods
+        if find_method(name, ANY_CODE)(1).training is not ServerTraining.NONE
     ]
     splitting.sort(key=lambda name: name != REFERENCE)
     recipes = [recipe_of(about, replace(shared, method=m), about.seeds[0]) for m in splitting]

@@ -103,8 +103,11 @@ class DelayLimit:
         return (offer.missed if self.while_away else offer.behind) > self.merges
 
 
-class _NoBarrier:
-    """Decides on every update when it is offered, and keeps it when its device leaves."""
+class NoBarrier:
+    """Decides on every update when it is offered, and keeps it when its device leaves.
+
+    A policy without a barrier begins with it, and adds `offer` and `max_delay`.
+    """
 
     closes_round = False
     deadline = None
@@ -143,7 +146,7 @@ class _NoBarrier:
         pass
 
 
-class AsyncStaleness(_NoBarrier):
+class AsyncStaleness(NoBarrier):
     """FedAsync: fold in each update on arrival, at a weight that falls with its staleness.
 
     Unequal shares: a device with less than the mean share has that much less weight; one with more
@@ -164,7 +167,7 @@ class AsyncStaleness(_NoBarrier):
         if self.delay.refuses(offer):
             return _refuse(offer)
         device, update, size = offer.device, offer.update, offer.share.update
-        wanted = self.rule.weight(offer.behind / max(1.0, size)) * min(1.0, size)
+        wanted = self.weight(offer)
         weight = self.allowance.take(device, offer.share, wanted)
         part = weight / wanted
         merge = Merge(1 - weight, (Part(device, weight, update.data),), refresh=(device,))
@@ -172,8 +175,13 @@ class AsyncStaleness(_NoBarrier):
         settled = ((device, update),)
         return Decision(merge, (device,), settled, size * part, updates=counted, counted=counted)
 
+    def weight(self, offer: Offer) -> float:
+        """What the update should weigh, above 0 and at most 1; asked once for each."""
+        size = offer.share.update
+        return self.rule.weight(offer.behind / max(1.0, size)) * min(1.0, size)
 
-class Buffered(_NoBarrier):
+
+class Buffered(NoBarrier):
     """FedBuff: collect ``size`` deltas, then move the model by their scaled mean.
 
     Devices continue at once with the current model. An accepted delta stays when its device leaves.

@@ -29,5 +29,7 @@ class Method:
     flow: Callable[[], FlowController]
     auxiliary: str | int = "none"  # for the Pre-processor: the network that gives a local loss
     robust: RobustBarrier = "none"  # how merges withstand hostile devices
+    # What a device's loss becomes: `local_loss(loss, weights, received)`, docs/write-a-method.md.
+    local_loss: Callable[..., object] | None = field(default=None, hash=False)
     # Options that were left open, as they were chosen for the number of devices.
     resolved: Mapping[str, object] = field(default_factory=dict, hash=False)

@@ -5,22 +5,24 @@
     policy or machine      ["Name", {attribute: ...}]
     Payload                ["Payload", id, nbytes]    its value goes to the tensor table; a fourth
                                                       item is its key there, if that is not the id
-    tuple, list, deque     ["()", ...], ["[]", ...], ["<>", ...]
-    dict, ordered dict     ["{}", [key, value], ...], ["{=}", ...]
+    tuple, list, deque     ["()", ...], ["[]", ...], ["<>", ...]; ["<n>", n, ...] with a length
+    dict, ordered, counter ["{}", [key, value], ...], ["{=}", ...], ["{+}", ...]
+    class of a user's code ["module:Name", {attribute: ...}]
 
-Every array begins with a string that names its type, so it can be read back unambiguously.
+Every array begins with a string that names its type, so it can be read back unambiguously. Nothing
+is ever imported for a name that is read: only classes that are registered come back.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
 from enum import Enum, StrEnum
 from operator import attrgetter
-from typing import cast
+from typing import TypeVar, cast
 
-from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.types import Payload, PayloadId
 
 Plain = object
@@ -28,8 +30,14 @@ Tensors = MutableMapping[PayloadId, object]
 _Values = Mapping[PayloadId, object] | None
 _Builder = Callable[[list[Plain], _Values], object]  # from an array to its object
 
+Class = TypeVar("Class", bound=type)
+
 _SCALARS = (str, int, float, bool, type(None))
+_SEQUENCES: dict[type, str] = {tuple: "()", list: "[]"}
+_MAPPINGS: dict[type, str] = {dict: "{}", OrderedDict: "{=}", Counter: "{+}"}
+_CONTAINERS = (list, dict, deque, set, frozenset)
 _classes: dict[str, type] = {}
+_foreign: dict[type, str] = {}  # classes of users' code, and the names they are written under
 _getters: dict[type, Callable[[object], tuple[object, ...]]] = {}
 _builders: dict[str, _Builder] = {}
 
@@ -42,6 +50,25 @@ def register(*classes: type) -> None:
         if is_dataclass(cls):
             _getters[cls] = _field_getter(cls)
         _builders[cls.__name__] = _builder(cls)
+
+
+def register_foreign(*classes: type) -> None:
+    """Classes of a user's code, under names that say where they are; the newest definition of a
+    class counts: a notebook's cell may be executed again. Of a class made from a list or a
+    dict, or with slots, attributes are not all that it holds: those are left out."""
+    for cls in classes:
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        called = issubclass(cls, Enum | tuple)
+        whole = called or is_dataclass(cls) or cls.__dictoffset__ != 0
+        if whole and not issubclass(cls, _CONTAINERS):
+            _foreign[cls] = name
+            _builders[name] = _caller(cls) if called else _foreign_restorer(cls)
+
+
+def stored(cls: Class) -> Class:
+    """A decorator: objects of this class may be held by a policy, and so be in checkpoints."""
+    register_foreign(cls)
+    return cls
 
 
 def field_names(cls: type) -> tuple[str, ...] | None:
@@ -78,19 +105,37 @@ def freeze(value: object, tensors: Tensors | None = None) -> Plain:
             kind.__name__,
             *(v if type(v) in _SCALARS else freeze(v, tensors) for v in getter(value)),
         ]
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, Enum):
-        return [kind.__name__, value.value]
-    if isinstance(value, tuple | list | deque):
-        tag = "()" if kind is tuple else "[]" if kind is list else "<>"
-        return [tag, *(freeze(item, tensors) for item in value)]
-    if isinstance(value, dict):
-        tag = "{=}" if kind is OrderedDict else "{}"
-        return [tag, *([freeze(k, tensors), freeze(v, tensors)] for k, v in value.items())]
+    if kind in _foreign:
+        return [_foreign[kind], *_state(value, tensors)]
+    if (tag := _SEQUENCES.get(kind)) is not None:
+        return [tag, *(freeze(item, tensors) for item in cast("list[object]", value))]
+    if (tag := _MAPPINGS.get(kind)) is not None:
+        pairs = cast("dict[object, object]", value).items()
+        return [tag, *([freeze(k, tensors), freeze(v, tensors)] for k, v in pairs)]
+    if isinstance(value, deque):
+        tags = ["<>"] if value.maxlen is None else ["<n>", value.maxlen]
+        return [*tags, *(freeze(item, tensors) for item in value)]
     if _classes.get(kind.__name__) is kind:
+        if isinstance(value, Enum):
+            return value.value if isinstance(value, StrEnum) else [kind.__name__, value.value]
         return [kind.__name__, {k: freeze(v, tensors) for k, v in vars(value).items()}]
-    raise InvariantBroken(f"{kind.__name__} cannot be serialized: it was never registered")
+    raise ConfigError(
+        f"{kind.__module__}.{kind.__qualname__} cannot be stored in a checkpoint: it was never "
+        "registered. A policy may hold numbers, text, lists, tuples, dicts, deques, dataclasses "
+        "and classes of its own module; mark others with @fedoptima.methods.stored"
+    )
+
+
+def _state(value: object, tensors: Tensors | None) -> list[Plain]:
+    """What an object of a user's class holds."""
+    if isinstance(value, Enum):
+        return [value.value]
+    if isinstance(value, tuple):
+        return [freeze(item, tensors) for item in value]
+    held = dict(getattr(value, "__dict__", {}))
+    if is_dataclass(value) and not isinstance(value, type):
+        held |= {field.name: getattr(value, field.name) for field in fields(value)}
+    return [{name: freeze(item, tensors) for name, item in held.items()}]
 
 
 def _put(tensors: Tensors, payload: Payload) -> PayloadId:
@@ -114,6 +159,11 @@ def thaw(plain: Plain, tensors: _Values = None) -> object:
     except IndexError:
         raise ValueError("an array that does not name its type") from None
     except KeyError:
+        if ":" in str(plain[0]):
+            raise ConfigError(
+                f"{plain[0]!r} is in the checkpoint, and the method that was built has no such "
+                "class: was it renamed or moved?"
+            ) from None
         raise InvariantBroken(f"unknown class {plain[0]!r}: written by another version?") from None
     return build(plain, tensors)
 
@@ -172,11 +222,25 @@ def _restorer(cls: type) -> _Builder:
     return build
 
 
+def _foreign_restorer(cls: type) -> _Builder:
+    """Attribute by attribute: no code of the class is called with what a file says."""
+
+    def build(plain: list[Plain], tensors: _Values) -> object:
+        restored: object = object.__new__(cls)
+        for name, item in cast(dict[str, Plain], plain[1]).items():
+            object.__setattr__(restored, name, thaw(item, tensors))
+        return restored
+
+    return build
+
+
 _builders |= {
     "()": lambda plain, tensors: tuple(_items(plain, tensors)),
     "[]": _items,
     "<>": lambda plain, tensors: deque(_items(plain, tensors)),
     "{}": lambda plain, tensors: dict(_pairs(plain, tensors)),
+    "<n>": lambda plain, tensors: deque(_items(plain[1:], tensors), cast(int, plain[1])),
     "{=}": lambda plain, tensors: OrderedDict(_pairs(plain, tensors)),
+    "{+}": lambda plain, tensors: Counter(dict(_pairs(plain, tensors))),
     "Payload": _payload,
 }

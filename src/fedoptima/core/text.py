@@ -29,3 +29,8 @@ def quoted(text: str, most: int = MOST_SHOWN) -> str:
 
 def _escaped(letter: str) -> str:
     return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+
+
+def short_name(name: str) -> str:
+    """Of a method that a recipe calls "package.module:function", the function."""
+    return name.rpartition(":")[2] or name

@@ -12,7 +12,7 @@ from fedoptima.analysis.fleet import DeviceFacts, DeviceState
 from fedoptima.analysis.formatting import roughly
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.plan import Plan
-from fedoptima.core.text import cut
+from fedoptima.core.text import cut, short_name
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard.accounts import RunAccounts
 from fedoptima.dashboard.folder import SILENT, JsonObject, RunFolder
@@ -64,7 +64,7 @@ def about(description: RunDescription | None) -> dict[str, object]:
         return dict.fromkeys(("recipe", "method", "model", "data", "seed", "clock"), "")
     return {
         "recipe": description.name,
-        "method": description.method,
+        "method": short_name(description.method),
         "model": _name_in(description.recipe, "model"),
         "data": _name_in(description.recipe, "data"),
         "seed": description.seed,

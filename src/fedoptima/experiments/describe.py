@@ -8,7 +8,6 @@ from importlib.metadata import version
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.method import Method
-from fedoptima.methods.registry import method_options
 from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.version import __version__
 
@@ -24,7 +23,7 @@ class Expected:
 def describe(
     recipe: Recipe, method: Method, mode: Mode, expected: Expected, *, dry: bool = False
 ) -> RunDescription:
-    """``method``: as built for that number of devices."""
+    """``method``: as `build_method` built it for that number of devices."""
     name = recipe.method.name
     return RunDescription(
         mode=mode,
@@ -33,7 +32,7 @@ def describe(
         starts_with=expected.at_start,
         activation_cap=method.flow().cap,
         method=name,
-        options=method_options(name) | recipe.method.options | dict(method.resolved),
+        options=dict(method.resolved),
         recipe=recipe.model_dump(mode="json"),
         versions=versions(),
     )

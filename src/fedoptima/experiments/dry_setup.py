@@ -70,7 +70,7 @@ def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
     if not own or recipe.data.partition.kind not in ("dirichlet", "iid"):
         return None
     fleet = build_fleet(recipe.fleet, recipe.seed)
-    method = build_method(recipe, len(fleet.devices))
+    method = build_method(recipe, len(fleet.devices), given)
     data = outline(recipe.data.name, recipe.data.directory, recipe.data.options)
     if data is None:
         return None

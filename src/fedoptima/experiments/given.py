@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.methods.registry import Builder, name_of
 from fedoptima.named_code import ANY_CODE, AllowedCode
 
 if TYPE_CHECKING:  # they take torch, and a dry run may do without
@@ -27,6 +28,7 @@ class Given:
     dataset: Dataset | None = None
     loss: Loss | None = None
     code: AllowedCode = ANY_CODE  # less where the recipe is not the caller's own
+    methods: Mapping[str, Builder] = field(default_factory=dict)  # by the names recipes use
 
     def check(self, recipe: Recipe, run: Path) -> None:
         """Objects that a run was started with have to be given again when it is resumed."""
@@ -44,10 +46,22 @@ class Given:
 def named_packages(recipe: Recipe) -> tuple[str, ...]:
     """Those whose code the recipe names ("package.module:function"): to be allowed where a run of
     it, the caller's own, is read back from its folder."""
-    named = (recipe.model.name, recipe.data.name)
+    named = (recipe.model.name, recipe.data.name, recipe.method.name)
     return tuple(
         dict.fromkeys(name.partition(":")[0].split(".")[0] for name in named if ":" in name)
     )
+
+
+def given_method(method: object) -> tuple[Mapping[str, object] | None, dict[str, Builder]]:
+    """A method as a caller names or gives it: the recipe's table, and the function by its name."""
+    if method is None:
+        return None, {}
+    table = dict(method) if isinstance(method, Mapping) else {"name": method}
+    build = table.get("name")
+    if not callable(build):
+        return table, {}
+    name = name_of(build)
+    return {**table, "name": name}, {name: build}
 
 
 def given_data(train: object, test: object, data: object) -> Dataset | None:

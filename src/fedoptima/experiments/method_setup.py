@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from difflib import get_close_matches
 
 from pydantic import ConfigDict, ValidationError, validate_call
@@ -10,15 +12,18 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
 from fedoptima.core.settings import ServerSettings
-from fedoptima.methods.registry import find_method, method_options
+from fedoptima.experiments.given import Given
+from fedoptima.methods.registry import find_method, options_of
+from fedoptima.methods.stored_classes import make_storable
 from fedoptima.preprocess.plan import PlanSettings
 
 
-def build_method(recipe: Recipe, devices: int) -> Method:
-    """The method with its options checked against what it takes."""
+def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Method:
+    """The method with its options checked against what it takes, and all of them in `resolved`."""
+    given = given or Given()
     name, options = recipe.method.name, recipe.method.options
-    build = find_method(name)
-    known = method_options(name)
+    build = find_method(name, given.code, given.methods)
+    known = options_of(build)
     for option in options:
         if option not in known:
             near = get_close_matches(option, known, n=1)
@@ -28,9 +33,14 @@ def build_method(recipe: Recipe, devices: int) -> Method:
                 f"it has {', '.join(known) or 'none'}"
             )
     try:
-        method: Method = validate_call(config=ConfigDict(strict=True))(build)(devices, **options)
-        for policy in (method.flow, method.aggregation):
-            policy()  # they check their settings, which should happen before a run is set up
+        method: object = validate_call(config=ConfigDict(strict=True))(build)(devices, **options)
+        if not isinstance(method, Method):
+            raise ConfigError(
+                f"method.name = {name!r}: must return a fedoptima.methods.Method, and returned a "
+                f"{type(method).__name__}"
+            )
+        # They check their settings, which should happen before a run is set up.
+        make_storable(build, (method.flow(), method.aggregation(), method.scheduler()))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -38,15 +48,26 @@ def build_method(recipe: Recipe, devices: int) -> Method:
     except ConfigError as error:
         if str(error).startswith("method."):
             raise
-        given = ", ".join(f"method.{option} = {value!r}" for option, value in options.items())
-        raise ConfigError(f"{given}: {error}") from error
+        chosen = [f"method.{option} = {value!r}" for option, value in options.items()]
+        where = ", ".join(chosen) or f"method.name = {name!r}"
+        raise ConfigError(f"{where}: {error}") from error
     parts, batch = method.program.micro_batches, recipe.training.batch_size
     if parts > batch:
         raise ConfigError(
             f"method.micro_batches = {parts}: a mini-batch has training.batch_size = {batch} "
             f"samples and cannot be cut into more parts; give at most {batch}"
         )
-    return method
+    every = {**known, **options, **method.resolved}
+    return replace(method, resolved={key: value for key, value in every.items() if _plain(value)})
+
+
+def _plain(value: object) -> bool:
+    """Can a run's description hold it? If not, it is a default, and will be again."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def server_settings(

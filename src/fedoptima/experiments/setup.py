@@ -79,7 +79,7 @@ def prepare_run(
     given = given or Given()
     compute = CPU if dry else compute_device(recipe.device, recipe.training.precision)
     recipe = recipe.model_copy(update={"threads": recipe.threads or torch.get_num_threads()})
-    method = build_method(recipe, devices)
+    method = build_method(recipe, devices, given)
     load = load_or_stand_in if dry else load_dataset
     dataset = given.dataset or load(
         recipe.data.name,

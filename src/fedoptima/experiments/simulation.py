@@ -12,10 +12,11 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.layouts import ReadingProgress
 from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.dry_setup import prepare_dry
-from fedoptima.experiments.given import Given, given_data
+from fedoptima.experiments.given import Given, given_data, given_method
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.simulated_run import SimulationObserver, run_experiment
+from fedoptima.methods.registry import Builder
 from fedoptima.named_code import allow
 
 if TYPE_CHECKING:  # they take torch, and a dry run may do without
@@ -35,7 +36,7 @@ def simulate(
     test: object = None,
     data: Dataset | str | Options | None = None,
     fleet: str | Options | None = None,
-    method: str | Options | None = None,
+    method: Builder | str | Options | None = None,
     training: Options | None = None,
     split: Options | None = None,
     stop: Options | None = None,
@@ -57,15 +58,19 @@ def simulate(
     Either a recipe (a file or a `Recipe`), or its parts; parts given with a recipe replace
     those of it. A part is what the recipe's table would hold: a name (``fleet="testbed_a"``,
     ``method="fl"``) or a mapping (``training={"batch_size": 50}``). ``model`` may be any
-    ``nn.Module``; ``train`` and ``test`` may be ``(inputs, labels)`` or a map-style dataset.
+    ``nn.Module``; ``train`` and ``test`` may be ``(inputs, labels)`` or a map-style dataset;
+    ``method`` may be a function that makes a `fedoptima.methods.Method`, and in a mapping
+    ``{"name": function, "option": value}``.
 
     With ``out`` the run leaves a folder there and can be resumed after a kill. ``interrupted`` is
     called between events; if it returns True, a checkpoint is saved and `Interrupted` is raised.
     """
+    method_table, methods = given_method(method)
     given = Given(
         model=None if model is None or isinstance(model, str | Mapping) else model,
         dataset=given_data(train, test, data),
         loss=loss,
+        methods=methods,
     )
     resolved = _resolve(
         recipe,
@@ -73,7 +78,7 @@ def simulate(
             "model": {"name": "custom"} if given.model is not None else _table(model, "name"),
             "data": _data_table(given.dataset, data),
             "fleet": _table(fleet, "preset"),
-            "method": _table(method, "name"),
+            "method": method_table,
             "training": training,
             "split": split,
             "stop": stop if epochs is None else {**(stop or {}), "epochs": epochs},
@@ -140,6 +145,7 @@ def resume(
     model: nn.Module | None = None,
     train: object = None,
     test: object = None,
+    method: Builder | None = None,
     loss: Loss | None = None,
     allow_modules: Sequence[str] = (),
     workers: int | Literal["auto"] = "auto",
@@ -158,7 +164,7 @@ def resume(
     if run.over:
         return run.read_result()
     data, code = given_data(train, test, recipe.data.options), allow(allow_modules)
-    given = Given(model, data, loss, code)
+    given = Given(model, data, loss, code, given_method(method)[1])
     given.check(recipe, run.path)
     recipe = recipe.model_copy(update={"workers": workers})
     return run_experiment(

@@ -26,7 +26,6 @@ from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import build_method
 from fedoptima.experiments.setup import Experiment, prepare
 from fedoptima.experiments.simulated_run import Interrupted, run_experiment
-from fedoptima.methods.registry import method_options
 from fedoptima.named_code import ANY_CODE, AllowedCode
 from fedoptima.sim.fleet import Fleet, NodeSpec
 from fedoptima.trace.description import Mode
@@ -238,7 +237,7 @@ def changes(experiment: Experiment, split: int) -> Iterator[tuple[str, Experimen
 
 def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
     before, recipe = experiment.method.flow().cap, experiment.recipe
-    if before is None or "activation_cap" not in method_options(recipe.method.name):
+    if before is None or "activation_cap" not in experiment.method.resolved:
         return
     cap = 2 * before
     method = recipe.method.model_copy(update={"activation_cap": cap})
@@ -246,7 +245,10 @@ def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
     yield (
         f"twice the activation cap (method.activation_cap = {cap})",
         replace(
-            experiment, recipe=changed, method=build_method(changed, len(experiment.fleet.devices))
+            # Any code: the method it names is loaded already, and was allowed then.
+            experiment,
+            recipe=changed,
+            method=build_method(changed, len(experiment.fleet.devices)),
         ),
     )
 

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from fedoptima.analysis.findings import compare, describe
 from fedoptima.analysis.run_view import RunView, view_of
+from fedoptima.comparison.cases import Case
 from fedoptima.comparison.folder import read_about
 from fedoptima.comparison.spec import REFERENCE
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.text import short_name
 from fedoptima.named_code import AllowedCode, allow
 from fedoptima.prediction.advice import Advice, advise
 from fedoptima.reporting.report_page import Page, plotly_source, render
@@ -149,8 +151,8 @@ def _compared(folder: Path) -> list[Path]:
         runs = sorted(folder.glob("*/"))
     else:
         about = read_about(folder)
-        pairs = [(method, seed) for seed in about.seeds for method in about.methods]
-        runs = [folder / f"{method}-seed{seed}" for method, seed in pairs]
+        pairs = [(Case(method), seed) for seed in about.seeds for method in about.methods]
+        runs = [folder / case.folder(seed) for case, seed in pairs]
     traces = [RunFiles(run).trace for run in runs]
     return [trace for trace in traces if trace.is_file()]
 
@@ -167,9 +169,11 @@ def _labels(sources: Sequence[_Source]) -> list[str]:
     """As short as they can be and still differ: the method, its seed, its recipe, its folder."""
 
     def ladder() -> Iterator[list[str]]:
-        yield [s.run.method for s in sources]
-        yield [f"{s.run.method}, seed {s.run.seed}" for s in sources]
-        yield [f"{s.run.name}, {s.run.method}, seed {s.run.seed}" for s in sources]
+        methods = [short_name(s.run.method) for s in sources]
+        seeded = [f"{m}, seed {s.run.seed}" for m, s in zip(methods, sources, strict=True)]
+        yield methods
+        yield seeded
+        yield [f"{s.run.name}, {text}" for text, s in zip(seeded, sources, strict=True)]
         yield [s.folder.resolve().name for s in sources]
 
     for labels in ladder():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.text import short_name
 from fedoptima.trace.plain_files import read_plain
 from fedoptima.trace.run_folder import RunFiles
 from fedoptima.version import __version__
@@ -54,7 +55,7 @@ class RunDescription:
 
     @property
     def title(self) -> str:
-        return f"{self.name}: {self.method}, seed {self.seed}"
+        return f"{self.name}: {short_name(self.method)}, seed {self.seed}"
 
     def to_plain(self) -> dict[str, object]:
         return {

@@ -20,11 +20,12 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.evaluation import Loss
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.device_engines import device_engine
-from fedoptima.experiments.given import Given, given_data
+from fedoptima.experiments.given import Given, given_data, given_method
 from fedoptima.experiments.method_setup import build_method, server_settings
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import prepare
+from fedoptima.methods.registry import Builder
 from fedoptima.named_code import NO_CODE, allow
 from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.trace.reader import read_header, read_trace
@@ -74,6 +75,7 @@ def replay(
     model: nn.Module | None = None,
     train: object = None,
     test: object = None,
+    method: Builder | None = None,
     loss: Loss | None = None,
     allow_modules: Sequence[str] = (),
     progress: RecordProgress = lambda *_: None,
@@ -81,8 +83,9 @@ def replay(
     """Feed a run's recorded events into fresh cores, and compare what they do with the record.
 
     ``weights``: execute all jobs again as well, which takes as long as the run's maths did. What
-    was given to the run as Python objects has to be given again for that; code that its files name
-    ("package.module:function") is loaded only from the packages in ``allow_modules``.
+    was given to the run as Python objects has to be given again for that, and its ``method`` in any
+    case; code that its files name ("package.module:function") is loaded only from the packages in
+    ``allow_modules``.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
     if read_header(run.trace)["schema"] == 1:
@@ -90,11 +93,11 @@ def replay(
             f"{run.trace}: a trace of fedoptima 0.1.0, whose server decided some things otherwise "
             "(what counts as an epoch, when a run ends): replay it with that version"
         )
-    data = given_data(train, test, recipe.data.options)
-    given = Given(model, data, loss, allow(allow_modules))
+    data, (_, methods) = given_data(train, test, recipe.data.options), given_method(method)
+    given = Given(model, data, loss, allow(allow_modules), methods)
     recorded = _recorded_digest(run, dry) if weights else ""
     records = _counted(read_trace(run.trace, gaps=False), "replaying", progress)
-    verdict = replay_trace(records, lambda: _server_core(run.description, recipe))
+    verdict = replay_trace(records, lambda: _server_core(run.description, recipe, given))
     if not weights or verdict.difference is not None:
         return Replay(verdict.records, verdict.nodes, verdict.difference)
     try:
@@ -118,13 +121,13 @@ def _recorded_digest(run: RunDirectory, dry: bool) -> str:
         raise ConfigError(f"{run.summary}: damaged ({error})") from error
 
 
-def _server_core(run: RunDescription, recipe: Recipe) -> ServerCore:
+def _server_core(run: RunDescription, recipe: Recipe, given: Given) -> ServerCore:
     """The server as it was when the run began."""
     made = MethodConfig.model_validate({"name": run.method, **run.options})
     recipe = recipe.model_copy(update={"method": made})
     patience = recipe.deploy.patience if run.mode is Mode.NETWORK else None
     settings = server_settings(recipe, run.starts_with, patience=patience)
-    return ServerCore(build_method(recipe, run.devices), settings)
+    return ServerCore(build_method(recipe, run.devices, given), settings)
 
 
 def re_execute(
