@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Condition, Event, Thread
@@ -237,10 +237,11 @@ def start_device(
     timeouts: Timeouts = QUICK,
     gate: Gate | None = None,
     give_up_after: float = DEADLINE,
+    allowed: Sequence[str] = ("tests",),
 ) -> Work:
     """A device in a thread; its answer says why it ended."""
     state = StateFile(folder / f"{name}.json")
-    code = allow(["tests"])
+    code = allow(allowed)
     setup = DeviceSetup(name=name, server=server, state=state, tls=tls, code=code)
 
     def build(recipe: str) -> Workplace:

@@ -28,6 +28,7 @@ from fedoptima.engine.aggregator import difference
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.gpu_upload import arrived, stage_message
 from fedoptima.engine.learner import Learner
+from fedoptima.engine.local_loss import changed_loss
 from fedoptima.engine.losses import Losses
 from fedoptima.engine.payload_validation import ExpectedModel
 from fedoptima.engine.payloads import (
@@ -165,6 +166,8 @@ class DeviceEngine:
         if not isinstance(output, Tensor):
             raise InvariantBroken("the model did not return one tensor")
         learner, loss = self._learning(), self._workload.loss(output, labels)
+        if self._workload.local_loss is not None:
+            loss = changed_loss(self._workload.local_loss, loss, learner, self._received)
         loss.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         learner.learn()
@@ -176,7 +179,13 @@ class DeviceEngine:
         _, output, labels = self._waiting.pop((seq, part))
         propagate(output, gradient)
         if apply:
-            self._learning().learn()
+            learner, hook = self._learning(), self._workload.local_loss
+            if hook is not None:
+                none = torch.zeros((), device=self._workload.compute)
+                changed = changed_loss(hook, none, learner, self._received)
+                if changed.requires_grad:
+                    changed.backward()  # type: ignore[no-untyped-call]
+            learner.learn()
         return Outcome(Payload(result, 0), samples=len(labels))
 
     def _export(self, delta: bool) -> Tensors:

@@ -26,6 +26,7 @@ from fedoptima.engine.evaluation import (
     forward_pass,
     start_evaluation,
 )
+from fedoptima.engine.local_loss import LocalLoss
 from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import AUXILIARY
 from fedoptima.engine.precision import forward, products
@@ -53,6 +54,7 @@ class Workload:
     evaluation_batch: int | None = None  # None: as many as a bound on memory allows
     precision: Precision = "float32"
     robust: RobustBarrier = "none"
+    local_loss: LocalLoss | None = None
 
     @cached_property
     def example(self) -> Inputs:

@@ -57,8 +57,9 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
             f"method.micro_batches = {parts}: a mini-batch has training.batch_size = {batch} "
             f"samples and cannot be cut into more parts; give at most {batch}"
         )
-    every = {**known, **options, **method.resolved}
-    return replace(method, resolved={key: value for key, value in every.items() if _plain(value)})
+    every = {**known, **options, **method.resolved}  # of another one, perhaps, that it is made from
+    own = {key: value for key, value in every.items() if key in known and _plain(value)}
+    return replace(method, resolved=own)
 
 
 def _plain(value: object) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,7 +28,9 @@ from fedoptima.data.registry import Use, load_dataset, load_or_stand_in
 from fedoptima.engine.compute_device import CPU, compute_device
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.graphs.device import GraphedDevice
+from fedoptima.engine.graphs.recorder import say_why_not
 from fedoptima.engine.graphs.server import GraphedServer
+from fedoptima.engine.local_loss import LocalLoss
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
@@ -108,6 +111,7 @@ def prepare_run(
         evaluation_batch=recipe.training.evaluation_batch,
         precision=recipe.training.precision,
         robust=method.robust,
+        local_loss=cast("LocalLoss | None", method.local_loss),
     )
     return RunSetup(recipe, method, workload)
 
@@ -220,6 +224,8 @@ def assemble(
     engines: Mapping[NodeId, DeviceEngine]
     executor: Executor
     if workload.compute.type == "cuda" and graphs and build_engine is None:
+        if workload.local_loss is not None:
+            say_why_not("devices", "the method's local_loss reads the weights of the round's start")
         server = graphed = GraphedServer(workload)
         engines = recorded = {
             device: GraphedDevice(workload, device, device_loader(recipe, workload, device, rows))

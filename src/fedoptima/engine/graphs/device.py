@@ -43,7 +43,9 @@ class _Forward:
 class GraphedDevice(DeviceEngine):
     def __init__(self, workload: Workload, node: NodeId, loader: Loader) -> None:
         self._recorder = Recorder(workload.compute)
-        self._records = isinstance(workload.dataset.train, Split)
+        # A hook reads the weights that a round began with, and those are at no fixed place.
+        fixed = workload.local_loss is None
+        self._records = fixed and isinstance(workload.dataset.train, Split)
         super().__init__(workload, node, loader, deferred=True)
         self._forget_recordings()
 

@@ -82,9 +82,9 @@ class Recorder:
         return replace(outcome, result=replace(payload, value=value))
 
 
-def say_why_not(node: str, error: Exception) -> None:
+def say_why_not(node: str, error: Exception | str) -> None:
     _log.warning(
-        "%s: its steps cannot be recorded as CUDA graphs and are computed one by one (%s)",
+        "%s: steps cannot be recorded as CUDA graphs and are computed one by one (%s)",
         node,
         str(error).partition("\n")[0],
     )

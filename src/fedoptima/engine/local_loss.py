@@ -1,0 +1,41 @@
+"""A method's hook in the device program: what a device's loss becomes before it is learned from.
+
+`local_loss(loss, weights, received)` gets the loss of a mini-batch, the weights that are trained,
+by name, and the same weights as the device received them when the round began; it returns a loss.
+FedProx adds the distance between the two (docs/write-a-method.md). Where the gradient comes from
+the server, the loss is not known on the device and is 0: what the hook adds counts, once a step.
+It must depend on its arguments alone: a step may be computed again, and in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.engine.learner import Learner
+from fedoptima.engine.payloads import Tensors
+
+Weights = Mapping[str, Tensor]
+LocalLoss = Callable[[Tensor, Weights, Weights], Tensor]
+
+
+def changed_loss(hook: LocalLoss, loss: Tensor, learner: Learner, received: Tensors) -> Tensor:
+    """The loss that the hook makes of ``loss``."""
+    weights = _trained(learner)
+    made: object = hook(loss, weights, {name: received[name] for name in weights})
+    if not isinstance(made, Tensor) or made.numel() != 1:
+        found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        raise ConfigError(f"the method's local_loss returned {found}: it must return one loss")
+    return made
+
+
+def _trained(learner: Learner) -> Tensors:
+    """Weights that two layers share have two names and are given once."""
+    found: dict[int, str] = {}
+    tensors = learner.tensors()
+    for name, tensor in tensors.items():
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+            found.setdefault(id(tensor), name)
+    return {name: tensors[name] for name in found.values()}
