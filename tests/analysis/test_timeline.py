@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from fedoptima.analysis.bins import FoldingBins, Overlaps, RecentBins
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.spans import Kind, Span
-from fedoptima.analysis.timeline import BINS, MOST_EXACT, Timeline, TimelineAccount
+from fedoptima.analysis.timeline import (
+    BINS,
+    MOST_EXACT,
+    Timeline,
+    TimelineAccount,
+    bins_of_each,
+)
 from fedoptima.core.effects import Send
 from fedoptima.core.events import Received, TimerFired
 from fedoptima.core.messages import ActivationBatch
@@ -112,7 +118,7 @@ def test_bins_tell_when_it_was() -> None:
     assert (timeline.start, timeline.bin_seconds, timeline.bins) == (5.0, 16.0, 64)
     train = timeline.lanes[A].shares[Kind.TRAIN]
     assert train[:3] == pytest.approx((6 / 16, 3 / 16, 6 / 16))  # from 8, 18; 28; 38, 48 on
-    assert timeline.lanes[A].shares[Kind.OTHER][:2] == (1 / 16, 0.0)
+    assert list(timeline.lanes[A].shares[Kind.OTHER][:2]) == [1 / 16, 0.0]
 
 
 def test_the_server_comes_first_and_devices_by_name() -> None:
@@ -278,3 +284,15 @@ def test_every_method_looks_different_even_without_colours() -> None:
     assert set(METHODS) == set(REGISTERED)
     assert len({look.dash for look in METHODS.values()}) == len(METHODS)
     assert len({look.colour for look in METHODS.values()}) == len(METHODS)
+
+
+@pytest.mark.parametrize("nodes", [1, 17, 1_000, 10_000, 100_000])
+def test_the_bins_of_all_nodes_together_are_bounded(nodes: int) -> None:
+    bins = bins_of_each(nodes)
+    assert bins % 2 == 0
+    assert bins >= min(BINS, 40)
+    assert bins * nodes * len(Kind) * 8 < 2**30  # bytes
+
+
+def test_with_few_devices_the_bins_are_as_fine_as_ever() -> None:
+    assert bins_of_each(1_001) > BINS

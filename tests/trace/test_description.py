@@ -33,8 +33,8 @@ def test_a_damaged_description_is_refused(tmp_path: Path, plain: object) -> None
 
 
 def test_what_a_later_version_wrote_is_refused_with_its_number(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"of schema 3, and this fedoptima \(.*\) reads 1 and 2"):
-        read_config(written(tmp_path, {**NOW.to_plain(), "schema": 3}))
+    with pytest.raises(ConfigError, match=r"of schema 4, and this fedoptima \(.*\) reads 1 to 3"):
+        read_config(written(tmp_path, {**NOW.to_plain(), "schema": 4}))
 
 
 # ---- of fedoptima 0.1.0 --------------------------------------------------------------------------

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import json
-from typing import get_args
+from typing import Any, cast, get_args
 
 import pytest
 
 from fedoptima.core import effects, events
 from fedoptima.core.errors import TrainingDiverged
-from fedoptima.core.jobs import FullStep
+from fedoptima.core.jobs import FullStep, PlanRun
+from fedoptima.core.messages import Assignment, ProgramSpec
+from fedoptima.core.serialization import freeze
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.sim.faults import Change
-from fedoptima.trace.record import Record
+from fedoptima.trace.record import UNREADABLE, Record
 from tests.support.rows import ROWS, Options
 from tests.support.world import Description, Device, World
 
@@ -114,3 +116,47 @@ def test_a_note_of_a_known_kind_is_a_plain_string_on_disk(kind: effects.NoteKind
 def test_a_note_of_a_kind_that_another_version_knows_can_be_read() -> None:
     line = '[1.5,"a",["TimerFired","x"],["Note","weather changed","b",""]]'
     assert Record.from_line(line).to_line() == line
+
+
+# ---- a long text is written once -----------------------------------------------------------------
+
+PLAN = json.dumps({"blocks": ["conv"] * 60, "words": 'a "quoted" one'})
+
+
+def assigned(*devices: str, plan: str = PLAN) -> Record:
+    """The server has its plan, and sends it to every device."""
+    done = events.JobDone(1, PlanRun(()), Payload(PayloadId("model"), 8), text=PLAN)
+    assignment = Assignment(plan, ProgramSpec("full"), 3)
+    sends = [effects.Send(NodeId(name), 1, assignment) for name in devices]
+    return Record(0.5, SERVER, done, sends)
+
+
+def test_a_plan_is_written_once_whatever_the_number_of_devices() -> None:
+    alone, many = assigned("a"), assigned(*"abcdefgh")
+    assert many.to_line().count("quoted") == alone.to_line().count("quoted") == 1
+    assert Record.from_line(many.to_line()) == many
+    assert Record.from_line(many.to_line()).to_line() == many.to_line()
+
+
+def test_effects_that_repeat_a_long_text_hold_one_copy_of_it() -> None:
+    back = Record.from_line(assigned(*"abc").to_line())
+    plans = {id(cast("Any", effect).message.plan) for effect in back.effects}
+    assert plans == {id(cast("Any", back.event).text)}
+
+
+def test_another_text_that_contains_the_long_one_is_left_alone() -> None:
+    record = assigned("a", plan=f'x"{PLAN}"\\')
+    assert Record.from_line(record.to_line()) == record
+
+
+def test_a_line_of_a_version_that_wrote_every_text_out_is_read_as_before() -> None:
+    record = assigned("a", "b")
+    plain = [0.5, SERVER, freeze(record.event), *map(freeze, record.effects)]
+    assert Record.from_line(json.dumps(plain, separators=(",", ":"))) == record
+
+
+@pytest.mark.parametrize("number", ["7", "null", '"x"', "1e3", "[]"])
+def test_a_reference_to_a_text_that_is_not_there_is_unreadable(number: str) -> None:
+    line = assigned("a").to_line().replace('["=",0]', f'["=",{number}]')
+    with pytest.raises(UNREADABLE):
+        Record.from_line(line)

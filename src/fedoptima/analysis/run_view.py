@@ -56,7 +56,7 @@ def view_of(
 ) -> RunView:
     """``progress`` is called now and then with the number of records read so far."""
     accounts, facts_seen = Accounts(), _Seen()
-    timeline = TimelineAccount(accounts.usage)
+    timeline = TimelineAccount(accounts.usage, recent=False)
     count = 0
     for count, record in enumerate(records, start=1):
         accounts.observe(record)

@@ -6,6 +6,7 @@ the spans themselves while they are few.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -19,6 +20,7 @@ from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
 BINS = 2000  # even
+_FEWEST, _MOST_CELLS, _ROWS = 40, 1 << 25, 6  # with many devices: bins of all, rows of each
 MOST_EXACT = 20_000  # spans
 _RECENT_BINS, _RECENT_WIDTH = 1200, 0.5  # ten minutes
 
@@ -30,7 +32,7 @@ class Lane:
     Work, waits and absence sum to at most 1. Transfers overlap them; several at once count once.
     """
 
-    shares: Mapping[Kind, tuple[float, ...]]
+    shares: Mapping[Kind, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,16 @@ class Timeline:
 
 
 class TimelineAccount:
-    """Feed it every record, in order, after the usage account; asking changes nothing."""
+    """Feed it every record, in order, after the usage account; asking changes nothing.
 
-    def __init__(self, usage: UsageAccount, bins: int = BINS) -> None:
+    With ``recent=False`` nobody will ask for a `window`, and the finer bins are left out.
+    """
+
+    def __init__(self, usage: UsageAccount, bins: int = BINS, *, recent: bool = True) -> None:
         self._spans = SpanAccount(usage)
         self._began = False
         self._whole = FoldingBins(bins)
-        self._recent = RecentBins(_RECENT_BINS, _RECENT_WIDTH)
+        self._recent = RecentBins(_RECENT_BINS, _RECENT_WIDTH) if recent else None
         self._transfers = Overlaps()
         self._exact: list[Span] | None = []
 
@@ -58,11 +63,15 @@ class TimelineAccount:
         if not self._began:
             self._begin(record)
         elif spans:
-            _add(spans, self._transfers, self._whole, self._recent)
+            _add(spans, self._transfers, *self._bins)
             if self._exact is not None:
                 self._exact += spans
                 if len(self._exact) > MOST_EXACT:
                     self._exact = None
+
+    @property
+    def _bins(self) -> tuple[Bins, ...]:
+        return (self._whole,) if self._recent is None else (self._whole, self._recent)
 
     def timeline(self) -> Timeline:
         """The whole run, as of the last record."""
@@ -73,7 +82,8 @@ class TimelineAccount:
 
     def window(self, seconds: float) -> Timeline:
         """The last ``seconds``, in fine bins: up to ten minutes, of a short run more."""
-        fine = self._whole if self._whole.width <= _RECENT_WIDTH else self._recent
+        assert self._recent is not None
+        fine = self._whole if self._whole.width <= self._recent.width else self._recent
         return self._drawn(fine, self._spans.now - seconds, None)
 
     def _begin(self, record: Record) -> None:
@@ -81,7 +91,12 @@ class TimelineAccount:
         event = record.event
         if isinstance(event, JobDone) and isinstance(event.job, PlanRun):
             self._began = True
-            self._whole.start = self._recent.start = record.at
+            most = bins_of_each(1 + len(event.job.devices))
+            self._whole.count = min(self._whole.count, most)
+            if self._recent is not None and most < _RECENT_BINS:
+                self._recent = RecentBins(most, _RECENT_WIDTH * _RECENT_BINS / most)
+            for bins in self._bins:
+                bins.start = record.at
 
     def _drawn(self, bins: Bins, since: float, exact: Sequence[Span] | None) -> Timeline:
         now = self._spans.now
@@ -100,6 +115,11 @@ class TimelineAccount:
         )
 
 
+def bins_of_each(nodes: int) -> int:
+    """The most that a row of so many nodes may have: even, so that a row can be folded."""
+    return max(_FEWEST, _MOST_CELLS // (_ROWS * nodes) // 2 * 2)
+
+
 def _add(spans: Iterable[Span], transfers: Overlaps, *rows: Bins) -> None:
     for node, kind, start, end, _, _, _ in spans:
         name = (node, kind)
@@ -113,9 +133,10 @@ def _add(spans: Iterable[Span], transfers: Overlaps, *rows: Bins) -> None:
 
 
 def _lanes(bins: Bins, first: int, last: int) -> dict[NodeId, Lane]:
-    shares: dict[NodeId, dict[Kind, tuple[float, ...]]] = {}
+    shares: dict[NodeId, dict[Kind, Sequence[float]]] = {}
     for (node, kind), row in bins.rows.items():
         of_node = shares.setdefault(node, {})
-        of_node[kind] = tuple(min(1.0, seconds / bins.width) for seconds in row[first:last])
+        # An array: of many devices, tuples of floats would take gigabytes.
+        of_node[kind] = array("d", [min(1.0, seconds / bins.width) for seconds in row[first:last]])
     names = sorted(shares, key=lambda node: (node != SERVER, node))
     return {name: Lane(shares[name]) for name in names}

@@ -19,7 +19,8 @@ from fedoptima.trace.description import Mode
 from fedoptima.trace.run_folder import device_of
 from fedoptima.trace.tail import CutBack, DamagedFile
 
-_AT_A_TIME = 0.5  # seconds of reading between two looks, where there is much to read
+_AT_A_TIME = 0.5  # seconds of reading between two looks, where there is much to read;
+_MOST_AT_A_TIME = 10.0  # with very many devices a look takes long itself, and reading goes first
 _SLOW, _RARELY = 0.1, 10  # seconds to draw a timeline; then it is drawn a tenth of the time
 _DAMAGE = (ConfigError, OSError, ValueError, KeyError, TypeError)  # what a bad file leads to
 
@@ -51,6 +52,7 @@ class RunReader:
         self._doubted: float | None = None  # reading restarted because of the files as of then
         self._error = ""
         self._looked: tuple[float, int] | None = None
+        self._reading = _AT_A_TIME  # seconds until the next look
         self._final: Snapshot | None = None  # nothing can change any more
         self._drawn: dict[int, _Drawn] = {}  # by span
 
@@ -72,8 +74,12 @@ class RunReader:
             return final
         description, kept = self._runs.read(self._run)
         reading = Reading(self.behind, self._pace(), self._error)
+        started = time.monotonic()
+        parts = sections(self._run, description, kept, known, reading)
+        took = time.monotonic() - started
+        self._reading = min(_MOST_AT_A_TIME, max(_AT_A_TIME, 3 * took))
         snapshot = Snapshot(
-            sections(self._run, description, kept, known, reading),
+            parts,
             reading.behind,
             known.accounts.course.began,
             {span: self._timeline(span) for span in spans},
@@ -124,7 +130,7 @@ class RunReader:
     def _read(self) -> bool:
         over = self._run.files.over  # asked before reading: what is read then is all there is
         settled = over or self._simulated() or self._run.silent() > SILENT
-        deadline = time.monotonic() + _AT_A_TIME
+        deadline = time.monotonic() + self._reading
         while True:
             for record in self._tail.read():
                 self._known.see(record)

@@ -20,8 +20,8 @@ from fedoptima.trace.plain_files import read_plain
 from fedoptima.trace.run_folder import RunFiles
 from fedoptima.version import __version__
 
-SCHEMA = 2  # of the files of a run; 1: fedoptima 0.1.0, read as well
-_READ = (1, SCHEMA)  # records are the same in both
+SCHEMA = 3  # of the files of a run; 1: fedoptima 0.1.0; 2: without references in records
+_READ = range(1, SCHEMA + 1)
 
 
 class Mode(StrEnum):
@@ -97,7 +97,7 @@ def check_schema(schema: object, path: Path) -> None:
     if schema not in _READ:
         raise ConfigError(
             f"{path}: of schema {schema}, and this fedoptima ({__version__}) "
-            f"reads {' and '.join(map(str, _READ))}; run the recipe again"
+            f"reads 1 to {SCHEMA}; run the recipe again"
         )
 
 

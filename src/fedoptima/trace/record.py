@@ -1,7 +1,9 @@
 """One line of a trace: at a time, a node handled an event and answered with effects.
 
 Times are seconds since the run began, virtual or real. Tensors are never in a trace; payloads are
-named by their ids. `core.serialization` defines the form on disk.
+named by their ids. `core.serialization` defines the form on disk, and here is one addition: a long
+text of the event is not written again in the effects. They refer to it, ["=", 0] being the first
+such text. So a server that sends its plan to every device has it once in its trace.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.events import Event
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId, value
-from fedoptima.trace.line import WRITERS, text_of
+from fedoptima.trace.line import WRITERS, encode, text_of
 
 _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space around, too
 
+
+_LONG = 200  # characters of a text that is written once
+_REFERENCE = "="
 
 # What `Record.from_line` may raise for a line that no fedoptima wrote.
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, InvariantBroken)
@@ -35,10 +40,13 @@ class Record:
     effects: Sequence[Effect]
 
     def to_line(self) -> str:
-        line = f"[{text_of(self.at)},{text_of(self.node)},{WRITERS[type(self.event)](self.event)}"
+        event = WRITERS[type(self.event)](self.event)
+        parts = [f"[{text_of(self.at)},{text_of(self.node)},{event}"]
         for effect in self.effects:
-            line += f",{WRITERS[type(effect)](effect)}"
-        return f"{line}]"
+            parts.append(WRITERS[type(effect)](effect))
+        if len(event) > _LONG and self.effects:
+            parts[1:] = _referring(parts[1:], event)
+        return f"{','.join(parts)}]"
 
     def without_tensors(self) -> Record:
         """For code that keeps records: they must not keep tensors in memory."""
@@ -52,9 +60,42 @@ class Record:
         if end != len(line):
             raise ValueError(f"{len(line) - end} characters after the record")
         at, node, event, *effects = plain
+        if len(line) > _LONG and f'["{_REFERENCE}",' in line:
+            effects = _resolved(effects, _long_texts(event))
         return Record(
             at, node, cast("Event", thaw(event)), cast("list[Effect]", list(map(thaw, effects)))
         )
+
+
+def _long_texts(plain: object) -> list[str]:
+    """Of an event's plain form, in order, each once."""
+    found: dict[str, None] = {}
+    waiting = [plain]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if len(item) > _LONG:
+                found[item] = None
+        elif isinstance(item, list):
+            waiting.extend(reversed(item))
+    return list(found)
+
+
+def _referring(effects: list[str], event: str) -> list[str]:
+    """The effects' lines with the event's long texts replaced by references to them."""
+    for number, text in enumerate(_long_texts(_decode(event)[0])):
+        written, reference = encode(text), encode([_REFERENCE, number])
+        effects = [effect.replace(written, reference) for effect in effects]
+    return effects
+
+
+def _resolved(plain: list[object], texts: list[str]) -> list[object]:
+    """The plain form with the texts that it refers to, which are not copied."""
+    for place, item in enumerate(plain):
+        if isinstance(item, list):
+            referring = len(item) == 2 and item[0] == _REFERENCE
+            plain[place] = texts[item[1]] if referring else _resolved(item, texts)
+    return plain
 
 
 RecordObserver = Callable[[Record], None]
