@@ -30,7 +30,7 @@ from fedoptima.core.messages import ToDevice, ToServer
 from fedoptima.core.serialization import thaw
 from fedoptima.core.text import MOST_TEXT
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.trace.record import Record
+from fedoptima.trace.record import Record, resolved
 
 _DeviceEvent = Connected | Disconnected | Received | Rejected | JobDone | JobFailed
 _DeviceEffect = Send | Run | Note | Halt
@@ -57,7 +57,8 @@ def read_device_record(line: str, node: NodeId) -> Record:
     """The record in ``line``; ValueError if ``node`` cannot have made it."""
     try:
         at, name, event, *effects = _decode(line)
-    except (ValueError, TypeError, RecursionError):
+        effects = resolved(line, event, effects)
+    except (ValueError, TypeError, LookupError, RecursionError):
         raise ValueError(f"a record that cannot be read: {line[:_SHOWN]!r}") from None
     if name != node:
         raise ValueError(f"a record that is not its own: {line[:_SHOWN]!r}")

@@ -60,8 +60,7 @@ class Record:
         if end != len(line):
             raise ValueError(f"{len(line) - end} characters after the record")
         at, node, event, *effects = plain
-        if len(line) > _LONG and f'["{_REFERENCE}",' in line:
-            effects = _resolved(effects, _long_texts(event))
+        effects = resolved(line, event, effects)
         return Record(
             at, node, cast("Event", thaw(event)), cast("list[Effect]", list(map(thaw, effects)))
         )
@@ -89,13 +88,20 @@ def _referring(effects: list[str], event: str) -> list[str]:
     return effects
 
 
-def _resolved(plain: list[object], texts: list[str]) -> list[object]:
-    """The plain form with the texts that it refers to, which are not copied."""
+def resolved(line: str, event: object, effects: list[object]) -> list[object]:
+    """The effects' plain form with the texts that they refer to, which are not copied."""
+    if len(line) > _LONG and f'["{_REFERENCE}",' in line:
+        _resolve(effects, _long_texts(event))
+    return effects
+
+
+def _resolve(plain: list[object], texts: list[str]) -> None:
     for place, item in enumerate(plain):
         if isinstance(item, list):
-            referring = len(item) == 2 and item[0] == _REFERENCE
-            plain[place] = texts[item[1]] if referring else _resolved(item, texts)
-    return plain
+            if len(item) == 2 and item[0] == _REFERENCE:
+                plain[place] = texts[item[1]]
+            else:
+                _resolve(item, texts)
 
 
 RecordObserver = Callable[[Record], None]
