@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from fedoptima import resume
 from fedoptima.core.errors import ConfigError, TrainingDiverged
@@ -230,7 +231,46 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert end(go_on(tmp_path / "run")) == end(run())
 
 
-@pytest.mark.parametrize("file", ["state.json", "tensors.safetensors"])
+def zero_half(tensors: Path) -> None:
+    content = load_file(tensors)
+    for name in sorted(content)[::2]:
+        content[name].zero_()
+    save_file(content, tensors)
+
+
+@pytest.mark.parametrize("damage", ["zeroed tensors", "a flipped bit", "another model's tensors"])
+def test_damage_that_leaves_a_readable_file_is_found_by_its_checksum(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, a run went on with half of its weights zero, and ended well by its exit code."""
+    older, newer = stopped_four_times(tmp_path / "run")
+    tensors = newer / "tensors.safetensors"
+    match damage:
+        case "zeroed tensors":
+            zero_half(tensors)
+        case "a flipped bit":
+            content = bytearray(tensors.read_bytes())
+            content[-1] ^= 1
+            tensors.write_bytes(content)
+        case _:
+            tensors.write_bytes((older / "tensors.safetensors").read_bytes())
+    assert end(go_on(tmp_path / "run")) == end(run())
+    assert f"{newer}: not a complete checkpoint (its checksums do not fit)" in caplog.text
+
+
+def test_the_checksums_can_be_checked_without_fedoptima(tmp_path: Path) -> None:
+    checked = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"],
+        cwd=stopped(tmp_path / "run"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stdout.count("OK") == 2
+
+
+@pytest.mark.parametrize("file", ["state.json", "tensors.safetensors", "SHA256SUMS"])
 @pytest.mark.parametrize("damage", ["cut", "gone", "noise"])
 def test_a_damaged_checkpoint_is_refused_with_a_way_out(
     file: str, damage: str, tmp_path: Path

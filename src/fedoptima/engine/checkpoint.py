@@ -1,19 +1,21 @@
-"""Checkpoints on disk: a folder with one JSON (the state) and one safetensors file (the tensors).
+"""Checkpoints on disk: a folder with one JSON (the state), one safetensors file (the tensors), and
+the checksums of both, in the form that `sha256sum --check` reads.
 
 A checkpoint is written under a temporary name, synced and renamed, so it is complete or absent. The
-last few are kept: if the newest is damaged, the one before it is used.
+last few are kept: if the newest is damaged or cannot be restored, the one before it is used.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 from urllib.parse import quote, unquote
 
 import torch
@@ -25,10 +27,12 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import PayloadId
 from fedoptima.version import __version__
 
-SCHEMA = 2  # 1: fedoptima 0.1.0, without the state of the trace's digest
+SCHEMA = 3  # 1: fedoptima 0.1.0, without the state of the trace's digest; 2: without checksums
 KEPT = 2  # the newest, and one to fall back to
-_STATE, _TENSORS = "state.json", "tensors.safetensors"
+_STATE, _TENSORS, _CHECKSUMS = "state.json", "tensors.safetensors", "SHA256SUMS"
 _log = logging.getLogger(__name__)
+
+Restored = TypeVar("Restored")
 
 
 class SavedEngine(Protocol):
@@ -102,13 +106,22 @@ def write_checkpoint(
     temporary.mkdir()
     (temporary / _STATE).write_text(json.dumps({"schema": SCHEMA, **state}))
     save_file(_without_shared_memory(tensors), temporary / _TENSORS)
-    for path in (temporary / _STATE, temporary / _TENSORS, temporary):
+    (temporary / _CHECKSUMS).write_text(_checksums(temporary))
+    for path in (*(temporary / name for name in (_STATE, _TENSORS, _CHECKSUMS)), temporary):
         _sync(path)
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
     _sync(folder)
     _remove_all_but(keep, final)
     return final
+
+
+def _checksums(checkpoint: Path) -> str:
+    lines = []
+    for name in (_STATE, _TENSORS):
+        with (checkpoint / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines)
 
 
 def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -153,36 +166,46 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return next(iter(newest_checkpoints(folder)), None)
 
 
-def read_checkpoint(path: Path, compute: torch.device | str) -> Saved:
-    """That checkpoint or, with a warning, the newest complete one before it."""
-    damage: ConfigError | None = None
+def restore_checkpoint(
+    path: Path, compute: torch.device | str, restore: Callable[[Saved], Restored]
+) -> Restored:
+    """What ``restore`` makes of that checkpoint or, with a warning, of the newest before it that is
+    undamaged and can be restored."""
+    problem: Exception | None = None
     for candidate in newest_checkpoints(path.parent):
         if candidate.name > path.name:
             continue
         try:
-            saved = _read(candidate, compute)
-        except ConfigError as error:
+            return restore(_read(candidate, compute))
+        except Exception as error:  # whatever is wrong with one, an older one may be good
+            if not isinstance(error, ConfigError):
+                error = ConfigError(f"{candidate}: cannot be restored ({_brief(error)})")
             _log.warning("%s; trying the one before it", error)
-            damage = damage or error
-        else:
-            return saved
+            problem = problem or error
     raise ConfigError(
-        f"{damage or f'{path}: missing'}, and no older one is usable; restart the run"
-    ) from damage
+        f"{problem or f'{path}: missing'}, and no older one is usable; restart the run"
+    ) from problem
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _read(path: Path, compute: torch.device | str) -> Saved:
     try:
         state = json.loads((path / _STATE).read_text())
+        if isinstance(state, dict) and (schema := state.pop("schema", 1)) != SCHEMA:
+            raise ConfigError(
+                f"{path}: a checkpoint of schema {schema} (fedoptima 0.1.0 wrote 1), "
+                f"and this fedoptima ({__version__}) resumes schema {SCHEMA} only"
+            )
+        if (path / _CHECKSUMS).read_text() != _checksums(path):
+            raise ConfigError(f"{path}: not a complete checkpoint (its checksums do not fit)")
         with safe_open(path / _TENSORS, framework="pt", device=str(compute)) as file:
             # Cloned: the file's tensors lie anywhere in it, and how a kernel rounds may depend on
             # the alignment that torch gives its own.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"{path}: not a complete checkpoint ({error})") from error
-    if (schema := state.pop("schema", 1)) != SCHEMA:
-        raise ConfigError(
-            f"{path}: a checkpoint of schema {schema} (fedoptima 0.1.0 wrote 1), "
-            f"and this fedoptima ({__version__}) resumes schema {SCHEMA} only"
-        )
     return Saved(int(path.name), state, tensors)

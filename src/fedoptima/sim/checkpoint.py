@@ -16,10 +16,11 @@ import fedoptima.core.serializable_types  # noqa: F401  (makes every core class 
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.engine.checkpoint import (
+    Saved,
     SavedEngine,
     engine_tensors,
     payload_tensors,
-    read_checkpoint,
+    restore_checkpoint,
     write_checkpoint,
 )
 from fedoptima.sim.admission import Inspected
@@ -54,11 +55,14 @@ def load_checkpoint(
 
     If ``path`` is damaged, the checkpoint before it is used.
     """
-    saved = read_checkpoint(path, compute)
-    state, payloads, own = saved.state, saved.payloads(), saved.of_engines()
-    simulation.state = cast(SimState, thaw(state["simulation"], payloads))
-    simulation.admission.restore(cast(Inspected, state.get("inspected", {})))
-    books = cast(Mapping[str, Mapping[str, object]], state["engines"])
-    for node, engine in engines.items():
-        engine.restore(books[node], own.get(node, {}))
-    return Mark(*cast(tuple[int, int, str], state["trace"]))
+
+    def restore(saved: Saved) -> Mark:
+        state, payloads, own = saved.state, saved.payloads(), saved.of_engines()
+        simulation.state = cast(SimState, thaw(state["simulation"], payloads))
+        simulation.admission.restore(cast(Inspected, state.get("inspected", {})))
+        books = cast(Mapping[str, Mapping[str, object]], state["engines"])
+        for node, engine in engines.items():
+            engine.restore(books[node], own.get(node, {}))
+        return Mark(*cast(tuple[int, int, str], state["trace"]))
+
+    return restore_checkpoint(path, compute, restore)

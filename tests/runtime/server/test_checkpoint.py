@@ -20,9 +20,10 @@ from fedoptima.core.serialization import freeze
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.checkpoint import (
+    Saved,
     newest_checkpoints,
     payload_tensors,
-    read_checkpoint,
+    restore_checkpoint,
     write_checkpoint,
 )
 from fedoptima.engine.server import ServerEngine
@@ -89,6 +90,10 @@ class StandingStill:
 
     def fresh_engine(self) -> ServerEngine:
         return ServerEngine(self.engine._workload)
+
+
+def read_checkpoint(path: Path, compute: torch.device) -> Saved:
+    return restore_checkpoint(path, compute, lambda saved: saved)
 
 
 def restored(folder: Path, engine: ServerEngine) -> Restored:
@@ -224,6 +229,21 @@ def test_the_newest_whole_one_is_taken(tmp_path: Path, caplog: pytest.LogCapture
         (path / "state.json").unlink()
     with pytest.raises(ConfigError, match=r"000000000003: not a complete .* restart the run"):
         load_server_checkpoint(tmp_path, still.fresh_engine(), CPU)
+
+
+@pytest.mark.parametrize("what", ["core", "engine"])
+def test_a_checkpoint_that_cannot_be_restored_gives_way_to_the_one_before(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its files are as they were written; what they say makes no sense."""
+    still = StandingStill("fedoptima", ServerStep)
+    good = still.kept(tmp_path, 1)
+    saved = read_checkpoint(good, CPU)
+    write_checkpoint(tmp_path, 2, {**saved.state, what: ["Nonsense"]}, saved.tensors)
+    found = restored(tmp_path, still.fresh_engine())
+    assert found.number == 1
+    assert "000000000002: cannot be restored" in caplog.text
+    assert freeze(found.core) == freeze(restored(tmp_path, still.fresh_engine()).core)
 
 
 def tensors(value: float) -> dict[str, Tensor]:

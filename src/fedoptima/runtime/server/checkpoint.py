@@ -25,11 +25,12 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.engine.checkpoint import (
     KEPT,
+    Saved,
     SavedEngine,
     engine_tensors,
     newest_checkpoint,
     payload_tensors,
-    read_checkpoint,
+    restore_checkpoint,
     write_checkpoint,
 )
 from fedoptima.trace.writer import Mark
@@ -122,18 +123,22 @@ def load_server_checkpoint(
     newest = newest_checkpoint(folder)
     if newest is None:
         return None
-    saved = read_checkpoint(newest, compute)
-    state, payloads = saved.state, saved.payloads()
-    engine.restore(cast(Mapping[str, object], state["engine"]), saved.of_engines().get(SERVER, {}))
-    return Restored(
-        core=cast(ServerCore, thaw(state["core"], payloads)),
-        running=cast(Run | None, thaw(state["running"], payloads)),
-        timers=cast(Mapping[str, float], state["timers"]),
-        evaluations=cast(Sequence[Evaluate], thaw(state["evaluations"])),
-        sessions=cast(Mapping[NodeId, int], state["sessions"]),
-        run=cast(str, state["run"]),
-        incarnation=cast(int, state["life"]),
-        now=cast(float, state["now"]),
-        mark=Mark(*cast(tuple[int, int, str], state["trace"])),
-        number=saved.number,
-    )
+
+    def restore(saved: Saved) -> Restored:
+        state, payloads = saved.state, saved.payloads()
+        own = saved.of_engines().get(SERVER, {})
+        engine.restore(cast(Mapping[str, object], state["engine"]), own)
+        return Restored(
+            core=cast(ServerCore, thaw(state["core"], payloads)),
+            running=cast(Run | None, thaw(state["running"], payloads)),
+            timers=cast(Mapping[str, float], state["timers"]),
+            evaluations=cast(Sequence[Evaluate], thaw(state["evaluations"])),
+            sessions=cast(Mapping[NodeId, int], state["sessions"]),
+            run=cast(str, state["run"]),
+            incarnation=cast(int, state["life"]),
+            now=cast(float, state["now"]),
+            mark=Mark(*cast(tuple[int, int, str], state["trace"])),
+            number=saved.number,
+        )
+
+    return restore_checkpoint(newest, compute, restore)
