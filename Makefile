@@ -9,7 +9,7 @@ READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint bench screenshots clean
+.PHONY: help demo test slow lint bench wheel docs screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,15 @@ lint: $(READY) ## Check style (ruff) and types (mypy)
 
 bench: $(READY) ## Measure simulator and network against bare loops, and the cost of scale
 	$(BIN)/python -m benchmarks.run
+
+wheel: $(READY) ## Build dist/fedoptima-VERSION-py3-none-any.whl, to be copied to server and devices
+	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	  $(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-deps --wheel-dir dist .
+	@ls dist/fedoptima-*.whl
+
+docs: $(READY) ## Build the documentation site in build/site, offline and strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html, or serve it with search: $(BIN)/python -m http.server --directory build/site"
 
 screenshots: $(READY) ## Make the pictures of report and live page in docs/images (needs chromium)
 	$(BIN)/python -m tools.screenshots
