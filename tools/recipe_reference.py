@@ -24,7 +24,7 @@ from pydantic_core import PydanticUndefined
 
 from fedoptima.config.schema import Recipe
 from fedoptima.data import text
-from fedoptima.data.registry import DATASETS
+from fedoptima.data.registry import DATASETS, OWN_FILES
 from fedoptima.methods.registry import METHODS, method_options
 from fedoptima.models import registry as models
 
@@ -202,7 +202,14 @@ def _method(name: str) -> Section:
 
 
 FROM_THE_DATA = "the data's"
-_FACTS = {"channels": 3, "image_size": 32, "classes": 10, "vocabulary": 16000, "length": 48}
+_FACTS = {
+    "channels": 3,
+    "image_size": 32,
+    "classes": 10,
+    "vocabulary": 16000,
+    "length": 48,
+    "features": 12,
+}
 _HEADS_OR_LAYERS = 4
 
 
@@ -245,6 +252,12 @@ def _dataset_options() -> Iterator[Section]:
         for option, default in defaults.items():
             kind, meaning = _kind(type(default)), text.OPTIONS.get(option, "")
             section.keys.append(Key(option, kind, default, meaning, default, type(default)))
+        yield section
+    for name, files in OWN_FILES.items():
+        title = f'`[data]` with `name = "{name}"`'
+        where = f"{files.options.__module__.replace('.', '/')}.py:{files.options.__name__}"
+        section = Section(title, f"{files.description}.".capitalize(), where)
+        section.keys += [_key(key, info) for key, info in files.options.model_fields.items()]
         yield section
 
 

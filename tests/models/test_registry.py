@@ -11,6 +11,12 @@ from fedoptima.models.registry import MODELS, build_model
 
 IMAGE = {"channels": 1, "image_size": 32, "classes": 3}
 TEXT = {"vocabulary": 20, "length": 6, "classes": 3}
+TABLE = {"features": 5, "classes": 3}
+DATA = {
+    "image": (IMAGE, torch.rand(2, 1, 32, 32)),
+    "text": (TEXT, torch.ones(2, 6, dtype=torch.int64)),
+    "table": (TABLE, torch.rand(2, 5)),
+}
 
 
 @pytest.fixture
@@ -33,10 +39,9 @@ def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_built_from_the_facts_of_its_data(name: str) -> None:
-    text = MODELS[name].kind == "text"
+    facts, example = DATA[MODELS[name].kind]
     options = {"layers": 2, "heads": 4} if name == "transformer" else {}
-    model = build_model(name, TEXT if text else IMAGE, options)
-    example = torch.ones(2, 6, dtype=torch.int64) if text else torch.rand(2, 1, 32, 32)
+    model = build_model(name, facts, options)
     assert model(example).shape == (2, 3)
 
 
@@ -99,3 +104,8 @@ def test_an_import_path_that_leads_to_no_model_is_refused(
 def test_a_users_function_refuses_an_option_it_does_not_know(own_models: str) -> None:
     with pytest.raises(ConfigError, match="has no such option"):
         build_model(f"{own_models}:one", IMAGE, {"height": 9})
+
+
+def test_an_image_model_on_a_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match="reads image, but the data are table; choose one of mlp"):
+        build_model("vgg5", TABLE, {})

@@ -155,6 +155,7 @@ class Dataset:
     augment: Augment | None = None  # of raw batches; training only
     vocabulary: Vocabulary | None = None  # text: which word an id stands for
     columns: Columns | None = None  # of the training samples, for a partition by column
+    class_names: tuple[str, ...] = ()  # in the order of their numbers, where they are known
 
     def to(self, device: torch.device | str) -> Dataset:
         """The same data with its tensors on ``device``, so that no batch is copied there later."""

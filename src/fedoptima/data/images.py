@@ -106,22 +106,34 @@ def _file_in(image: object, path: Path) -> io.BytesIO:
 
 
 def decode(
-    encoded: Sequence[tuple[Path, Path | io.BytesIO]], mode: Mode, progress: ReadingProgress
+    encoded: Sequence[tuple[Path, Path | io.BytesIO]],
+    mode: Mode,
+    progress: ReadingProgress,
+    *,
+    size: int | None = None,
+    way_out: str = "",
 ) -> Tensor:
-    """Image files of one size to one tensor; each comes with the path to blame if it is bad."""
+    """Image files of one size to one tensor; each comes with the path to blame if it is bad.
+
+    ``size``: they are resized to squares of that many pixels. ``way_out``: if sizes differ.
+    """
     with extra("pillow"):
-        from PIL import Image
+        from PIL import Image, ImageOps
 
     pixels: NDArray[np.uint8] | None = None
     for row, (path, source) in enumerate(encoded):
         with reading(path), Image.open(source) as image:
-            decoded = np.atleast_3d(np.asarray(image.convert(mode)))
+            picture = image.convert(mode)
+            if size is not None:
+                upright = ImageOps.exif_transpose(image).convert(mode)  # as the camera was held
+                picture = upright.resize((size, size), Image.Resampling.BILINEAR)
+            decoded = np.atleast_3d(np.asarray(picture))
         if pixels is None:
             pixels = np.empty((len(encoded), *decoded.shape), dtype=np.uint8)
         if decoded.shape != pixels.shape[1:]:
             raise ConfigError(
                 f"{path}: image {row} is {decoded.shape[1]}x{decoded.shape[0]}, the images before "
-                f"it are {pixels.shape[2]}x{pixels.shape[1]}; all must have one size"
+                f"it are {pixels.shape[2]}x{pixels.shape[1]}; all must have one size{way_out}"
             )
         pixels[row] = decoded
         if (row + 1) % 1000 == 0 or row + 1 == len(encoded):

@@ -175,13 +175,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Split]
             'or "test" to validate on the test set'
         )
     labels = dataset.train.labels.cpu()
-    held = torch.zeros(len(labels), dtype=torch.bool)
-    for label in range(dataset.classes):
-        rows = torch.nonzero(labels == label).flatten()
-        count = min(round(share * len(rows)), len(rows) - 1)
-        if count > 0:
-            generator = torch.Generator().manual_seed(derive(seed, "validation", label))
-            held[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
+    held = stratified(labels, share, seed)
     if not held.any():
         raise ConfigError(
             f"data.validation = {share}: holds out no sample of the {len(labels)}; use a larger "
@@ -193,3 +187,15 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Split]
     held_out = dataset.train.take(take).read()  # every evaluation sees the same
     columns = dataset.columns and dataset.columns.take(keep)
     return replace(dataset, train=dataset.train.take(keep), columns=columns), held_out
+
+
+def stratified(labels: Tensor, share: float, seed: int) -> Tensor:
+    """True for ``share`` of the samples of every class, rounded, but never for all of a class."""
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in np.unique(labels.numpy()).tolist():
+        rows = torch.nonzero(labels == label).flatten()
+        count = min(round(share * len(rows)), len(rows) - 1)
+        if count > 0:
+            generator = torch.Generator().manual_seed(derive(seed, "validation", label))
+            held[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
+    return held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +12,19 @@ import numpy as np
 from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data import augment
+from fedoptima.data import augment, image_folder, table
 from fedoptima.data.cifar import CIFAR_10_BATCHES_PY
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset, Normalise
 from fedoptima.data.digits import DIGITS_CSV, Digits
+from fedoptima.data.image_folder import ImageFolderOptions
 from fedoptima.data.images import TINY_IMAGENET_200, ImageSource, idx_images, parquet_images
 from fedoptima.data.layouts import ReadingProgress, did_you_mean, quiet
+from fedoptima.data.own_files import FileOptions
 from fedoptima.data.rows import Choice, is_dataset_dict
+from fedoptima.data.table import CsvOptions
 from fedoptima.data.text import ACL_IMDB, GLUE_SST2, TextFacts, TextSource, parquet_texts
+from fedoptima.data.use import ANY_USE, Use
 from fedoptima.named_code import ANY_CODE, AllowedCode, Code, installed
 
 _SOURCES: tuple[ImageSource | TextSource, ...] = (
@@ -122,20 +126,26 @@ DATASETS: Mapping[str, ImageSource | TextSource] = {source.name: source for sour
 
 
 @dataclass(frozen=True)
-class Use:
-    """What a data set is loaded for."""
+class OwnFiles:
+    """Files of the user's, read as a data set of this name."""
 
-    column: str | None = None  # that it will be divided by: no feature of a table
-    train_only: bool = False  # on a device, whose server has the test data
+    description: str
+    options: type[FileOptions]
+    load: Callable[[str | Path | None, Mapping[str, object], ReadingProgress, Use], Dataset]
 
 
-_ANY_USE = Use()
+OWN_FILES: Mapping[str, OwnFiles] = {
+    "image_folder": OwnFiles(
+        "your own images, in a folder for each class", ImageFolderOptions, image_folder.load
+    ),
+    "csv": OwnFiles("your own table, with a column for the classes", CsvOptions, table.load),
+}
 
 
 def load_dataset(
     name: str,
     code: AllowedCode = ANY_CODE,
-    use: Use = _ANY_USE,
+    use: Use = ANY_USE,
     /,
     *,
     directory: str | Path | None = None,
@@ -145,12 +155,15 @@ def load_dataset(
     """A data set by its name, or by "package.module:function" that returns one."""
     if ":" in name:
         return _made_by(code.load(name, "data.name"), name, options, use)
+    if name in OWN_FILES:
+        return OWN_FILES[name].load(directory, options, progress, use)
     if name.replace("-", "_") not in DATASETS:
         if (function := installed("datasets", name)) is not None:
             return _made_by(function, name, options, use)
         raise ConfigError(
-            f"data.name = {name!r}: unknown data set{did_you_mean(name, DATASETS)}; there are "
-            f"{', '.join(DATASETS)}, or give 'package.module:function' for your own"
+            f"data.name = {name!r}: unknown data set"
+            f"{did_you_mean(name, {**DATASETS, **OWN_FILES})}; there are "
+            f"{', '.join((*DATASETS, *OWN_FILES))}, or give 'package.module:function' for your own"
         )
     return DATASETS[name.replace("-", "_")].load(directory, options, progress).check()
 
@@ -158,7 +171,7 @@ def load_dataset(
 def load_or_stand_in(
     name: str,
     code: AllowedCode = ANY_CODE,
-    use: Use = _ANY_USE,
+    use: Use = ANY_USE,
     /,
     *,
     directory: str | Path | None = None,

@@ -19,7 +19,9 @@ from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset
-from fedoptima.data.registry import Use, load_dataset
+from fedoptima.data.layouts import quiet
+from fedoptima.data.registry import OWN_FILES, load_dataset
+from fedoptima.data.use import Use
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.precision import set_products
 from fedoptima.experiments.device_engines import device_engine
@@ -215,7 +217,9 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     received = json.loads(instructions)
     recipe = validate(Recipe, received["recipe"], "the server's recipe")
     name, threads = NodeId(setup.name), setup.threads or recipe.threads
-    given = replace(setup.given, dataset=_own_data(setup, received["facts"]), code=setup.code)
+    given = replace(
+        setup.given, dataset=_own_data(setup, recipe, received["facts"]), code=setup.code
+    )
     own, names = given.dataset is not None, device_names(recipe)
     if not own and name not in names:
         raise ConfigError(
@@ -241,14 +245,21 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     return Workplace(paced, len(rows), threads, lambda: speed)
 
 
-def _own_data(setup: DeviceSetup, facts: dict[str, int]) -> Dataset | None:
+def _own_data(setup: DeviceSetup, recipe: Recipe, facts: dict[str, int]) -> Dataset | None:
     """None: the device works on its share of the server's data set."""
     if setup.given.dataset is not None:
         return _fitted(setup.given.dataset, facts)
-    if setup.data is not None:
-        use = Use(train_only=True)  # the server has the test data
-        return _fitted(load_dataset(setup.data, ANY_CODE, use, directory=setup.directory), facts)
-    return None
+    if setup.data is None:
+        return None
+    # Its own files are like the server's: they have the same columns, sizes and classes.
+    options = recipe.data.options if setup.data == recipe.data.name in OWN_FILES else {}
+    use = Use(recipe.data.partition.column, train_only=True)  # the server has the test data
+    return _fitted(
+        load_dataset(
+            setup.data, ANY_CODE, use, directory=setup.directory, progress=quiet, **options
+        ),
+        facts,
+    )
 
 
 def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:

@@ -11,6 +11,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId
 from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.data.registry import OWN_FILES
 from fedoptima.experiments.describe import Expected, describe
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import server_settings
@@ -76,4 +77,6 @@ def instructions(setup: ServerSetup) -> str:
     plain, dataset = setup.recipe.model_dump(mode="json"), setup.workload.dataset
     plain["data"]["directory"] = None
     plain["device"] = "cpu"
+    if setup.recipe.data.name in OWN_FILES:  # a device may have files of some classes only
+        plain["data"]["classes"] = list(dataset.class_names)
     return json.dumps({"recipe": plain, "facts": {**dataset.facts, "classes": dataset.classes}})

@@ -24,7 +24,8 @@ from fedoptima.data.custom import DEVICE
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.data.partition import hold_out
-from fedoptima.data.registry import Use, load_dataset, load_or_stand_in
+from fedoptima.data.registry import load_dataset, load_or_stand_in
+from fedoptima.data.use import Use
 from fedoptima.engine.compute_device import CPU, compute_device
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.graphs.device import GraphedDevice

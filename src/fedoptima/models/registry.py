@@ -1,8 +1,8 @@
 """The only list of models, and the one way from a recipe to a network.
 
-Facts come from the data (image: channels, image_size, classes; text: vocabulary, length, classes),
-options from the user. Options win over facts, and every option must be one the builder knows.
-Weights are drawn from torch's generator: the caller seeds it.
+Facts come from the data (image: channels, image_size, classes; text: vocabulary, length, classes;
+table: features, classes), options from the user. Options win over facts, and every option must be
+one the builder knows. Weights are drawn from torch's generator: the caller seeds it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from typing import Literal
 from torch import nn
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.models.mlp import mlp
 from fedoptima.models.mobilenet import mobilenet_v3_large
 from fedoptima.models.transformer import transformer, transformer6, transformer12
 from fedoptima.models.vgg5 import vgg5
 from fedoptima.named_code import ANY_CODE, AllowedCode, Code, installed
 
+Kind = Literal["image", "text", "table"]
+
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
     builder: Code
-    kind: Literal["image", "text"]
+    kind: Kind
 
 
 MODELS: Mapping[str, ModelEntry] = {
@@ -35,19 +38,21 @@ MODELS: Mapping[str, ModelEntry] = {
     "transformer": ModelEntry(transformer, "text"),
     "transformer6": ModelEntry(transformer6, "text"),
     "transformer12": ModelEntry(transformer12, "text"),
+    "mlp": ModelEntry(mlp, "table"),
 }
 
-# What the options of these models mean (docs/recipe.md); the data give the first five.
+# What the options of these models mean (docs/recipe.md); the data give the first six.
 OPTIONS: Mapping[str, str] = {
     "channels": "Of an image.",
     "image_size": "Pixels of an image's side.",
     "classes": "Labels to tell apart.",
     "vocabulary": "Tokens that are told apart.",
     "length": "Tokens in a text.",
-    "layers": "Encoder layers.",
+    "features": "Numbers in a row of a table.",
+    "layers": "Encoder layers; of mlp: hidden layers.",
     "heads": "Attention heads in a layer.",
     "embedding": "Width of a token's embedding.",
-    "hidden": "Width of a layer's feed-forward part.",
+    "hidden": "Width of a layer's feed-forward part; of mlp: of a hidden layer.",
     "dropout": "Share of activations that is left out in training.",
 }
 
@@ -81,10 +86,12 @@ def build_model(
     return _call(name, entry.builder, facts, options)
 
 
-def _kind_of(facts: Mapping[str, int]) -> Literal["image", "text"] | None:
+def _kind_of(facts: Mapping[str, int]) -> Kind | None:
     """What the facts describe; None for a user's own data, which may fit any model."""
     if "vocabulary" in facts:
         return "text"
+    if "features" in facts:
+        return "table"
     return "image" if "channels" in facts else None
 
 

@@ -50,7 +50,7 @@ def datasets(
 ) -> None:
     """List the data sets and where they are."""
     from fedoptima.data.layouts import data_directories
-    from fedoptima.data.registry import DATASETS
+    from fedoptima.data.registry import DATASETS, OWN_FILES
 
     console = stdout()
     for item in DATASETS.values():
@@ -63,6 +63,10 @@ def datasets(
             where = Text.assemble(("not found", "yellow"), f"; get it from {item.home}")
         for line in (Text(size), where):
             console.print(Padding(line, (0, 0, 0, 2), expand=False))
+    for name, files in OWN_FILES.items():
+        console.print(Text.assemble((name, "bold"), f"  {files.description}"))
+        options = Text(f"options: {', '.join(files.options.model_fields)}")
+        console.print(Padding(options, (0, 0, 0, 2), expand=False))
     looked = ", ".join(str(folder) for folder in data_directories(data))
     console.print(f"\nLooked in {looked} (change it with --data, FEDOPTIMA_DATA or data.directory)")
 
