@@ -119,7 +119,7 @@ def test_a_recipe_is_read_with_its_defaults(tmp_path: Path) -> None:
             r"training\.device: nesterov = true needs momentum",
         ),
         ("learning_rate = 0.05", "weight_decay = inf", r"weight_decay = inf: .*finite"),
-        ("[training]", "[split]\nat = 0\n[training]", r"split\.at = 0: "),
+        ("[training]", "[split]\nat = 0\n[training]", r"split\.at: 0 is neither"),
         ("server.gflops = 3", "", r"fleet: give a preset .*or a server and at least one group"),
         (
             "server.gflops = 3",

@@ -34,7 +34,9 @@ ENDINGS: dict[str, tuple[nn.Module, Tensor, type[nn.Module]]] = {
     ),
     "unknown 3-D": (nn.Identity(), torch.rand(3, 5, 8), nn.Linear),
     "unknown 4-D": (nn.Identity(), torch.rand(3, 5, 8, 8), nn.Conv2d),
-    "unknown 5-D": (nn.Identity(), torch.rand(3, 2, 2, 4, 4), nn.Linear),
+    "unknown 5-D": (nn.Identity(), torch.rand(3, 2, 2, 4, 4), nn.Conv1d),
+    "series": (nn.Conv1d(2, 5, 4), torch.rand(3, 2, 9), nn.Conv1d),
+    "channels last": (nn.Linear(2, 5), torch.rand(3, 4, 4, 2), nn.Linear),
 }
 
 
@@ -247,3 +249,42 @@ def test_an_output_no_auxiliary_can_read_is_refused() -> None:
         build_auxiliary(nn.Identity(), masked, CLASSES)
     with pytest.raises(ConfigError, match="classes = 0"):
         build_auxiliary(nn.Identity(), torch.rand(2, 2), 0)
+
+
+def test_the_output_of_a_conv1d_has_its_channels_first_and_gets_a_small_network() -> None:
+    device_side = nn.Sequential(nn.Conv1d(1, 16, 20), nn.ReLU())
+    activation = device_side(torch.rand(2, 1, 4019))
+    assert activation.shape == (2, 16, 4000)
+    auxiliary = build_auxiliary(device_side, activation, CLASSES, server_parameters=20_000)
+    assert auxiliary is not None
+    assert auxiliary(activation).shape == (2, CLASSES)
+    assert auxiliary.get_submodule("block1.conv").weight.shape == (16, 16, 20)
+    assert parameters_of(auxiliary) < 20_000
+
+
+def test_a_transposed_series_is_read_by_positions() -> None:
+    device_side = nn.Sequential(nn.Conv1d(3, 8, 3))
+    auxiliary = build_auxiliary(device_side, torch.rand(2, 20, 8), CLASSES)
+    assert auxiliary is not None
+    assert auxiliary.get_submodule("linear").in_features == 8
+
+
+@pytest.mark.parametrize("shape", [(2, 60_000), (2, 4, 8, 16, 16), (2, 30, 4_000)])
+def test_no_activation_gets_a_network_much_larger_than_the_server_side(
+    shape: tuple[int, ...],
+) -> None:
+    activation = torch.rand(*shape)
+    auxiliary = build_auxiliary(
+        nn.Identity(), activation, CLASSES, "default", server_parameters=100_000
+    )
+    assert auxiliary is not None
+    assert auxiliary(activation).shape == (2, CLASSES)
+    assert parameters_of(auxiliary) < 9 * MOST_DENSE_WEIGHTS
+
+
+def test_of_several_tensors_the_first_is_read() -> None:
+    hidden, mask = torch.rand(2, 5, 8), torch.zeros(2, 1, 5, 5, dtype=torch.bool)
+    auxiliary = build_auxiliary(nn.Identity(), (hidden, mask), CLASSES)
+    assert auxiliary is not None
+    assert torch.equal(auxiliary((hidden, mask)), auxiliary((hidden, ~mask)))
+    assert auxiliary((hidden, mask)).shape == (2, CLASSES)

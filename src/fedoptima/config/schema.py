@@ -32,6 +32,16 @@ def _test_or_share(value: object) -> object:
     )
 
 
+def _blocks_or_module(value: object) -> object:
+    count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if value is None or count or (isinstance(value, str) and value):
+        return value
+    raise ValueError(
+        f"{value!r} is neither a number of blocks on the device, at least 1, nor the name of the "
+        "module after which to cut"
+    )
+
+
 class DataclassTable:
     """``Annotated[SomeDataclass, DataclassTable]``: a table is taken, and its values are strict."""
 
@@ -175,10 +185,10 @@ class SplitConfig(Strict):
         description="What the choice counts: the device side's forward pass as in the paper, or "
         "all that the device computes.",
     )
-    at: int | None = Field(
+    at: Annotated[int | str | None, BeforeValidator(_blocks_or_module)] = Field(
         default=None,
-        ge=1,
-        description="Blocks on the device; unset: by the objective.",
+        description="Blocks on the device, or the name of the module after which to cut "
+        "('encoder.layer.2'); unset: by the objective.",
         examples=[2],
     )
 

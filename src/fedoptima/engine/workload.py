@@ -99,8 +99,9 @@ class Workload:
 
     def sides(self, plan: Plan) -> Sides:
         """Fresh copies of both sides of the network, on the compute device."""
-        model = deepcopy(self.model)
-        sides = build_sides(model, self.example, plan, self.planning)
+        # The model itself is cut, and the parts are copied: cutting it may take seconds, and is
+        # then done once for a model.
+        sides = deepcopy(build_sides(self.model, self.example, plan, self.planning))
         for module in (sides.device, sides.auxiliary, sides.server):
             if module is not None:
                 module.to(self.compute)

@@ -67,6 +67,7 @@ class DryExperiment(Simulated):
 def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
     """None: more than what is stored is needed, or something is wrong that `prepare` explains."""
     own = given.model is None and given.dataset is None and not recipe.model.options
+    own = own and not isinstance(recipe.split.at, str)  # a module is looked for in the model itself
     if not own or recipe.data.partition.kind not in ("dirichlet", "iid"):
         return None
     fleet = build_fleet(recipe.fleet, recipe.seed)

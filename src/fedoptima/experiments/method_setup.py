@@ -92,6 +92,7 @@ def plan_settings(recipe: Recipe, method: Method, classes: int) -> PlanSettings:
         classes=classes,
         seed=recipe.seed,
         auxiliary=method.auxiliary,
-        split=recipe.split.at,
+        split=recipe.split.at if isinstance(recipe.split.at, int) else None,
+        after=recipe.split.at if isinstance(recipe.split.at, str) else None,
         objective=recipe.split.objective,
     )

@@ -2,7 +2,8 @@
 
 By default one block of the same type as the last block of the device side, with its kernel, groups
 and activation function, then a dense classifier (section 3.2.2). It reads what crosses the cut and
-never writes into it. Weights are drawn from torch's generator: the caller seeds it.
+never writes into it; where several tensors cross, it reads the first, which the last module on the
+device has made. Weights are drawn from torch's generator: the caller seeds it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import Masked
 from fedoptima.models.mobilenet import InvertedResidual
 from fedoptima.models.transformer import EncoderLayer, MeanPoolClassifier
+from fedoptima.preprocess.exported import ExportedPart
 
 DEPTHS = {"classifier": 0, "default": 1, "deep": 2}
 
@@ -30,7 +32,10 @@ MOST_DENSE_WEIGHTS = 2**18
 WIDEST_HIDDEN = 512
 
 # What an auxiliary network copies.
-BLOCKS = (InvertedResidual, EncoderLayer, nn.TransformerEncoderLayer, nn.Conv2d, nn.Linear)
+BLOCKS = (
+    *(InvertedResidual, EncoderLayer, nn.TransformerEncoderLayer),
+    *(nn.Conv1d, nn.Conv2d, nn.Linear),
+)
 # Without sigmoids and softmax: they are gates and scores, not the activation function of a block.
 ACTIVATIONS = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -60,6 +65,11 @@ def build_auxiliary(
     function = _last(device_side, ACTIVATIONS) or nn.ReLU()
     if isinstance(activation, Masked):
         return _encoder(activation.hidden, depth, classes, last)
+    if isinstance(activation, tuple):
+        first = build_auxiliary(
+            device_side, activation[0], classes, variant, server_parameters=server_parameters
+        )
+        return None if first is None else ReadsFirst(first)
     if not isinstance(activation, Tensor):
         raise ConfigError(
             f"no auxiliary network reads {type(activation).__name__}; let the device side end "
@@ -68,12 +78,30 @@ def build_auxiliary(
     match activation.dim():
         case 4 if isinstance(last, InvertedResidual):
             return _inverted_residual(activation, depth, classes, last)
+        case 4 if _ends_in_positions(last, activation):  # (batch, height, width, channels)
+            positions = _positions(activation.flatten(1, 2), depth, classes, last, function)
+            return _behind(nn.Flatten(1, 2), positions)
         case 4:
             return _convolution(activation, depth, classes, last, function, server_parameters)
+        case 3 if isinstance(last, nn.Conv1d) and last.out_channels == activation.shape[1]:
+            return _series(activation, depth, classes, last, function, server_parameters)
         case 3:
             return _positions(activation, depth, classes, last, function)
-        case _:
-            return _dense(activation, depth, classes, function)
+        case 0 | 1 | 2:
+            return _dense(activation, depth, classes, function, server_parameters)
+        case _:  # (batch, channels, and any number of dimensions of a volume)
+            series = activation.flatten(2)
+            network = _series(series, depth, classes, last, function, server_parameters)
+            return _behind(nn.Flatten(2), network)
+
+
+def _ends_in_positions(last: nn.Module | None, activation: Tensor) -> bool:
+    """Whether the channels are the last dimension: a dense layer works on that one."""
+    return isinstance(last, nn.Linear) and last.out_features == activation.shape[-1]
+
+
+def _behind(shape: nn.Module, network: nn.Sequential) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(shape=shape, network=network))
 
 
 def pooling_of(auxiliary: nn.Module | None) -> int:
@@ -105,6 +133,8 @@ def _last(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> nn.Module | 
 
 def _in_order(module: nn.Module) -> Iterator[nn.Module]:
     """The modules inside, in the order in which they run; a traced part lists them itself."""
+    if isinstance(module, ExportedPart):
+        return iter(module.layers)
     if not isinstance(module, fx.GraphModule):
         return module.children()
     calls = (str(node.target) for node in module.graph.nodes if node.op == "call_module")
@@ -127,7 +157,7 @@ def _convolution(
     last: nn.Module | None,
     function: nn.Module,
     server_parameters: int | None,
-) -> nn.Module:
+) -> nn.Sequential:
     """Convolutions of the same width, each halving the image while there is something to halve."""
     _, channels, height, width = activation.shape
     rows, columns, groups = 3, 3, 1
@@ -147,9 +177,7 @@ def _convolution(
             layers["pool"] = nn.MaxPool2d(2)
             height, width = height // 2, width // 2
         blocks.append(nn.Sequential(layers))
-    most = MOST_DENSE_WEIGHTS
-    if server_parameters is not None:
-        most = min(most, server_parameters - _parameters(blocks) - classes)
+    most = _most_dense_weights(blocks, classes, server_parameters)
     square = 1
     while square < min(height, width) and (
         channels * (height // square) * (width // square) * classes > most
@@ -163,6 +191,47 @@ def _convolution(
         flatten=nn.Flatten(),
         linear=nn.Linear(channels * (height // square) * (width // square), classes),
     )
+
+
+def _most_dense_weights(
+    blocks: Iterable[nn.Module], classes: int, server_parameters: int | None
+) -> int:
+    if server_parameters is None:
+        return MOST_DENSE_WEIGHTS
+    return min(MOST_DENSE_WEIGHTS, server_parameters - _parameters(blocks) - classes)
+
+
+def _series(
+    activation: Tensor,
+    depth: int,
+    classes: int,
+    last: nn.Module | None,
+    function: nn.Module,
+    server_parameters: int | None,
+) -> nn.Sequential:
+    """(batch, channels, length): as for images, in one dimension."""
+    _, channels, length = activation.shape
+    kernel, groups = 3, 1
+    if isinstance(last, nn.Conv1d):
+        kernel, groups = last.kernel_size[0], gcd(last.groups, channels)
+    blocks: list[nn.Module] = []
+    for _ in range(depth):
+        convolution = nn.Conv1d(channels, channels, kernel, padding=kernel // 2, groups=groups)
+        layers: OrderedDict[str, nn.Module] = OrderedDict(
+            conv=convolution, norm=nn.BatchNorm1d(channels), activation=deepcopy(function)
+        )
+        length += 1 - kernel % 2
+        if length >= 2:
+            layers["pool"] = nn.MaxPool1d(2)
+            length //= 2
+        blocks.append(nn.Sequential(layers))
+    most = _most_dense_weights(blocks, classes, server_parameters)
+    span = 1
+    while span < length and channels * (length // span) * classes > most:
+        span += 1
+    pool = {"pool": nn.AvgPool1d(span)} if span > 1 else {}
+    linear = nn.Linear(channels * (length // span), classes)
+    return _sequence(blocks, **pool, flatten=nn.Flatten(), linear=linear)
 
 
 def _inverted_residual(
@@ -191,7 +260,7 @@ def _encoder(hidden: Tensor, depth: int, classes: int, last: nn.Module | None) -
 
 def _positions(
     activation: Tensor, depth: int, classes: int, last: nn.Module | None, function: nn.Module
-) -> nn.Module:
+) -> nn.Sequential:
     """(batch, length, dim) without a mask: torch's own encoder layer, or dense at each position."""
     width = activation.shape[-1]
     blocks: list[nn.Module] = []
@@ -209,14 +278,25 @@ def _positions(
                 )
             )
         else:
-            blocks.append(_hidden_layer(width, width, function))
+            hidden = min(width, WIDEST_HIDDEN)
+            blocks.append(_hidden_layer(width, hidden, function))
+            width = hidden
     return _sequence(blocks, pool=MeanOverPositions(), linear=nn.Linear(width, classes))
 
 
-def _dense(activation: Tensor, depth: int, classes: int, function: nn.Module) -> nn.Module:
-    """(batch, features), and any shape that no other rule knows, flattened."""
+def _dense(
+    activation: Tensor,
+    depth: int,
+    classes: int,
+    function: nn.Module,
+    server_parameters: int | None,
+) -> nn.Module:
+    """(batch, features)."""
     features = activation[0].numel()
     width = min(features, WIDEST_HIDDEN) if depth else features
+    if depth and server_parameters is not None:
+        most = max(server_parameters, MOST_DENSE_WEIGHTS)
+        width = max(1, min(width, most // features))
     blocks = [_hidden_layer(features if i == 0 else width, width, function) for i in range(depth)]
     dense = _sequence(blocks, linear=nn.Linear(width, classes))
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), dense=dense))
@@ -232,3 +312,17 @@ class MeanOverPositions(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden.mean(dim=1)
+
+
+class ReadsFirst(nn.Module):
+    """Reads the first of several tensors."""
+
+    one_value = True
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, activation: tuple[Tensor, ...]) -> object:
+        result: object = self.network(activation[0])
+        return result

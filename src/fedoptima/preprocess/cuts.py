@@ -9,9 +9,10 @@ the whole model's tensor names, so the parts' states are a partition of the mode
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from difflib import get_close_matches
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,10 @@ from fedoptima.models.activation import (
     shapes_in_words,
     tensors_of,
 )
+from fedoptima.preprocess.exported import ExportSegments
 from fedoptima.preprocess.graph import GraphSegments
 from fedoptima.preprocess.isolation import isolated
+from fedoptima.preprocess.user_code import CannotTrace
 
 
 class Segments(Protocol):
@@ -35,6 +38,7 @@ class Segments(Protocol):
     def __len__(self) -> int: ...
     def name(self, start: int, stop: int) -> str: ...
     def part(self, start: int, stop: int) -> nn.Module: ...
+    def after(self, module: str) -> int | None: ...
     def may_cross(self, value: object) -> bool: ...
     def may_stand_alone(self, part: nn.Module) -> bool: ...
 
@@ -56,18 +60,76 @@ class Cuttable:
             )
         return self.segments.part(self.starts[start], self.starts[stop])
 
+    def after(self, module: str) -> int | None:
+        """How many blocks are on the device if it is cut after a module; None: it cannot be."""
+        segment = self.segments.after(module)
+        inner = self.starts[1:-1]
+        return inner.index(segment) + 1 if segment in inner else None
 
-def cuttable(model: nn.Module, example: object) -> Cuttable:
-    """Find the blocks of ``model``, trying each on ``example``, a batch of its input."""
-    segments: Segments = (
-        ChildSegments(model)
-        if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
-        else GraphSegments(model, example)
+    def has(self, at: str | None) -> bool:
+        """Whether it can be cut there, or anywhere."""
+        return len(self.names) > 1 if at is None else self.after(at) is not None
+
+
+def cuttable(
+    model: nn.Module, example: object, at: str | None = None, *, quick: bool = False
+) -> Cuttable:
+    """Find the blocks of ``model``, trying each on ``example``, a batch of its input.
+
+    ``at``: the name of a module after which it must be possible to cut. ``quick``: leave out what
+    takes seconds; the model is not to be cut, only described.
+    """
+    if at is not None:
+        _check_name(model, at)
+    found: Cuttable | None = None
+    refused: ConfigError | None = None
+    for segments_of in _ways(model, example, at, quick):
+        try:
+            candidate = _blocks(segments_of(), example)
+        except ConfigError as error:
+            if found is None and not isinstance(error, CannotTrace):
+                raise
+            refused = error
+            continue
+        if found is None or len(candidate.names) > len(found.names):
+            found = candidate
+        if candidate.has(at) or quick:
+            return candidate
+    if found is None:
+        raise cast(ConfigError, refused)
+    if at is None:
+        return found
+    raise ConfigError(
+        f"split.at = {at!r}: the model cannot be cut after this module: a tensor without the "
+        "samples first, the data themselves or weights that both sides use would cross; its "
+        f"blocks are {', '.join(found.names)}"
     )
+
+
+def _ways(
+    model: nn.Module, example: object, at: str | None, quick: bool
+) -> Iterator[Callable[[], Segments]]:
+    """How the model may be taken apart: what is quick and changes least comes first."""
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        yield lambda: ChildSegments(model)
+    yield lambda: GraphSegments(model, example)
+    if not quick:
+        yield lambda: ExportSegments(model, example, at)
+
+
+def _blocks(segments: Segments, example: object) -> Cuttable:
     starts = _block_starts(segments, example)
     ends = (*starts[1:], len(segments))
     names = tuple(segments.name(a, b) for a, b in zip(starts, ends, strict=True))
     return Cuttable(names, segments, (*starts, len(segments)))
+
+
+def _check_name(model: nn.Module, at: str) -> None:
+    known = [name for name, _ in model.named_modules() if name]
+    if at not in known:
+        near = get_close_matches(at, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known[:20])}"
+        raise ConfigError(f"split.at = {at!r}: the model has no module of this name; {hint}")
 
 
 class ChildSegments:
@@ -88,6 +150,16 @@ class ChildSegments:
         part = nn.Sequential(OrderedDict(self._children[start:stop]))
         part.training = self._training
         return part
+
+    def after(self, module: str) -> int | None:
+        names = [name for name, _ in self._children]
+        if module not in names:
+            return None
+        index = names.index(module) + 1
+        # What has no weights goes with the block before it.
+        while index < len(names) and not any(True for _ in self._children[index][1].parameters()):
+            index += 1
+        return index
 
     def may_cross(self, value: object) -> bool:
         return is_activation(value)

@@ -8,15 +8,17 @@ a block of its own: cutting before it would save neither work nor bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from threading import RLock
 from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
-from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import call
+from fedoptima.preprocess.user_code import WAY_OUT, CannotTrace, line_of, reason_of
 
 _ROOT = "model."
+_TRACING = RLock()  # it changes the mode of the model, which an evaluation may cut at the same time
 
 
 class GraphSegments:
@@ -38,15 +40,31 @@ class GraphSegments:
 
     def name(self, start: int, stop: int) -> str:
         """What the modules of the segment have in common, or else the first of them."""
-        paths = list(dict.fromkeys(self._weighted_paths(start, stop)))
+        paths = self._weighted_paths(start, stop)
         if not paths:
             return str(self._nodes[self._joints[start][0]].name)
-        common = paths[0]
-        while common and not all(_is_under(path, common) for path in paths):
-            common = common.rpartition(".")[0]
-        others = set(self._weighted_paths(0, len(self))).difference(paths)
-        ambiguous = any(_is_under(path, common) for path in others)
-        return common if common and not ambiguous else paths[0]
+        return common_name(paths, set(self._weighted_paths(0, len(self))).difference(paths))
+
+    def after(self, module: str) -> int | None:
+        """How many segments come before the joint after a module; None: there is no such joint."""
+        inside = [index for index, node in enumerate(self._nodes) if _runs_in(node, module)]
+        if not inside:
+            return None
+        end, count = inside[-1] + 1, len(self._nodes)
+        weighted = (i for i in range(end, count) if self._has_weights(self._nodes[i]))
+        following = next(weighted, count)  # what has no weights goes with the module before it
+        joints = [i for i, (place, _) in enumerate(self._joints) if end <= place <= following]
+        return joints[-1] if joints else None
+
+    def _has_weights(self, node: fx.Node) -> bool:
+        fetched = [used for used in node.all_input_nodes if used.op == "get_attr"]
+        used = [node, *fetched] if node.op == "call_module" else fetched
+        return any(self._weight_matrices(cast(str, each.target)) for each in used)
+
+    def _weight_matrices(self, target: str) -> bool:
+        found = self._root.get_attribute(target)
+        weights = found.parameters() if isinstance(found, nn.Module) else (found,)
+        return any(isinstance(w, nn.Parameter) and w.dim() > 1 for w in weights)
 
     def may_cross(self, value: object) -> bool:
         return isinstance(value, Tensor)
@@ -98,20 +116,31 @@ class GraphSegments:
 
     def _weighted_paths(self, start: int, stop: int) -> Sequence[str]:
         """Names of the modules and parameters with weight matrices, in order of use."""
-        paths: list[str] = []
-        for node in self._nodes[self._joints[start][0] : self._joints[stop][0]]:
-            for used in (node, *node.all_input_nodes):
-                if used.op not in ("call_module", "get_attr"):
-                    continue
-                target = cast(str, used.target)
-                found = self._root.get_attribute(target)
-                weights = found.parameters() if isinstance(found, nn.Module) else (found,)
-                if any(isinstance(w, nn.Parameter) and w.dim() > 1 for w in weights):
-                    paths.append(target.removeprefix(_ROOT))
-        return paths
+        return [
+            cast(str, used.target).removeprefix(_ROOT)
+            for node in self._nodes[self._joints[start][0] : self._joints[stop][0]]
+            for used in (node, *node.all_input_nodes)
+            if used.op in ("call_module", "get_attr")
+            and self._weight_matrices(cast(str, used.target))
+        ]
 
 
-def _is_under(path: str, module: str) -> bool:
+def common_name(paths: Iterable[str], others: Iterable[str]) -> str:
+    """What modules have in common, if none of the others has it, or else the first of them."""
+    paths = list(dict.fromkeys(paths))
+    common = paths[0]
+    while common and not all(is_under(path, common) for path in paths):
+        common = common.rpartition(".")[0]
+    ambiguous = any(is_under(path, common) for path in others)
+    return common if common and not ambiguous else paths[0]
+
+
+def _runs_in(node: fx.Node, module: str) -> bool:
+    entries = node.meta.get("nn_module_stack", {}).values()
+    return any(str(entry[0]).partition("@")[0] == _ROOT + module for entry in entries)
+
+
+def is_under(path: str, module: str) -> bool:
     return f"{path}.".startswith(f"{module}.")
 
 
@@ -172,26 +201,28 @@ class _Tracer(fx.Tracer):
 
 def _trace(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
     """Trace in both modes: a graph holds the value ``self.training`` had when it was traced."""
+    with _TRACING:
+        return _traced(model, example)
+
+
+def _traced(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
     modes = {module: module.training for module in model.modules()}
     # Two roots, because a tracer leaves the constants it meets on its root.
     evaluating, training = _OneInput(model, example), _OneInput(model, example)
-    way_out = (
-        "write it as an nn.Sequential of blocks, or use a method that does not split the model"
-    )
     try:
         evaluated = _Tracer().trace(evaluating.eval())
         trained = _Tracer().trace(training.train())
     except Exception as error:  # fx runs the user's forward, which may raise anything
-        raise ConfigError(
-            f"model {type(model).__name__}: torch.fx cannot trace it "
-            f"({type(error).__name__}: {error}); {way_out}"
+        raise CannotTrace(
+            f"model {type(model).__name__}: torch.fx cannot trace it ({reason_of(error)})"
+            f"{line_of(error)}; {WAY_OUT}"
         ) from error
     finally:
         for module, mode in modes.items():
             module.training = mode
     if str(evaluated) != str(trained):
-        raise ConfigError(
+        raise CannotTrace(
             f"model {type(model).__name__}: its forward reads self.training, which a traced part "
-            f"cannot follow; use modules such as nn.Dropout for that, or {way_out}"
+            f"cannot follow; use modules such as nn.Dropout for that; {WAY_OUT}"
         )
     return training, trained

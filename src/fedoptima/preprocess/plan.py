@@ -26,7 +26,8 @@ class PlanSettings:
     classes: int
     seed: int
     auxiliary: str | int = "none"
-    split: int | None = None  # None: by the objective
+    split: int | None = None  # blocks on the device; None: as ``after`` or the objective says
+    after: str | None = None  # a module that the user has named to be the last on the device
     objective: Objective = "paper"
 
 
@@ -37,12 +38,18 @@ class Costs(Protocol):
     def auxiliary(self, split: int) -> BlockProfile | None:
         """Of the auxiliary network behind that many blocks, if the device has one."""
 
+    def after(self, module: str) -> int:
+        """How many blocks come before a cut behind a module."""
+
 
 def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettings) -> Plan:
     """Choose the split, add the auxiliary network."""
     profile = costs.blocks()
     if settings.training is ServerTraining.NONE:
         return Plan(profile.blocks, len(profile.blocks), "none", None, settings.objective, ())
+    split = settings.split
+    if split is None and settings.after is not None:
+        split = costs.after(settings.after)
     auxiliary = {}
     if settings.objective == "measured" and settings.auxiliary != "none":
         auxiliary = {split: costs.auxiliary(split) for split in range(1, len(profile.blocks))}
@@ -52,7 +59,7 @@ def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettin
         batch_size=settings.batch_size,
         objective=settings.objective,
         auxiliary={k: v for k, v in auxiliary.items() if v},
-        split=settings.split,
+        split=split,
     )
     return Plan(
         profile.blocks,

@@ -63,7 +63,10 @@ def _measure(
         forward_flops=(counted + extra) / samples,
         backward_flops=(backward.get_total_flops() + gradients * extra) / samples,
         output_bytes=sum(tensor.nbytes for tensor in tensors_of(output)) // samples,
-        gradient_bytes=sum(tensor.nbytes for tensor in outputs) // samples,
+        gradient_bytes=sum(
+            tensor.nbytes for tensor in tensors_of(output) if tensor.is_floating_point()
+        )
+        // samples,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         parameter_bytes=sum(tensor.nbytes for tensor in module.state_dict().values()),
         by_formula=tuple(sorted(by_formula)),

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.seeding import derive
@@ -41,7 +41,9 @@ class MeasuredCosts:
 
     @cached_property
     def _cuts(self) -> Cuttable:
-        return cuttable(self._model, self._example)
+        whole = self._settings.training is ServerTraining.NONE
+        at = None if whole else self._settings.after
+        return cuttable(self._model, self._example, at, quick=whole)
 
     def blocks(self) -> Profile:
         try:
@@ -50,6 +52,12 @@ class MeasuredCosts:
             if self._settings.training is not ServerTraining.NONE:
                 raise
             return Profile((profile_module(self._model, self._example, name="model"),))
+
+    def after(self, module: str) -> int:
+        split = self._cuts.after(module)
+        if split is None:
+            raise InvariantBroken(f"no cut after {module!r} in a model that was to have one")
+        return split
 
     def auxiliary(self, split: int) -> BlockProfile | None:
         device = self._cuts.part(0, split)
@@ -64,7 +72,7 @@ def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSet
     """Both sides of ``model`` as planned; the auxiliary network's weights come from the seed."""
     if plan.split == len(plan.blocks):
         return Sides(model, None, None, None)
-    cuts = cuttable(model, example)
+    cuts = cuttable(model, example, settings.after)
     device, server = cuts.part(0, plan.split), cuts.part(plan.split, len(plan.blocks))
     clash = [name for name in device.state_dict() if name.startswith("aux.")]
     if clash:

@@ -14,6 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.plan import BlockProfile, block_from_plain
 from fedoptima.preprocess.split import Profile
 
@@ -30,6 +31,9 @@ class StoredCosts:
 
     def auxiliary(self, split: int) -> BlockProfile | None:
         return self.auxiliaries[split - 1] if self.auxiliaries else None
+
+    def after(self, module: str) -> int:
+        raise InvariantBroken("a cut at a module is found in the model, not in stored costs")
 
 
 def find_costs(model: str, facts: Mapping[str, int], auxiliary: str | int) -> StoredCosts | None:
