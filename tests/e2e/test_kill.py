@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
 from fedoptima.core.effects import Send
@@ -14,6 +17,7 @@ from fedoptima.core.messages import GlobalModel, Join, ModelUpdate, Stop
 from fedoptima.core.serialization import thaw
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER
+from fedoptima.runtime.timeouts import DEFAULT as TIMEOUTS
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from fedoptima.verification.replay import replay
@@ -218,3 +222,30 @@ def test_a_second_interrupt_ends_the_server_at_once(tmp_path: Path) -> None:
             server.interrupt()
             assert server.ends() == 130, server.said
     assert "in time" not in server.said, "it has waited for a device"
+
+
+# ---- one side hangs --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_connection_is_half_open(tmp_path: Path) -> None:
+    """A stopped process holds its connection and answers nothing: keepalive ends it, both ways."""
+    with fleet(tmp_path, "fedoptima") as run:
+        server = run.start_server(*FOR_EVER)
+        first, other = run.start_device("pi-1", *ROUND), run.start_device("pi-2", *ROUND)
+        has_sent(run, "pi-1", ModelUpdate)
+        first.pause()
+        paused = time.monotonic()
+        server.says("pi-1 left")
+        noticed = time.monotonic() - paused
+        first.go_on()
+        server.says("pi-1 joined", times=2)
+        server.pause()
+        for device in (first, other):
+            device.says("trying again")
+        server.go_on()
+        server.says("pi-2 joined", times=2)
+        stop(server, first, other)
+        recorded(run)
+    # The documented bound, with room for a busy machine; without the setting it takes a minute.
+    assert noticed < TIMEOUTS.keepalive_every + TIMEOUTS.keepalive_answer + 10

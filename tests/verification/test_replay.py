@@ -66,6 +66,20 @@ def test_robust_merging_gives_the_same_effects_and_the_same_weights(
     assert found.identical, found
 
 
+@pytest.mark.parametrize("method", ["fedoptima", "fedasync", "fedbuff", "oafl"])
+def test_a_limit_that_the_recipe_leaves_open_is_open_again(method: str, tmp_path: Path) -> None:
+    """A device that was never away is not refused, however far it is behind."""
+    slow, fast = {"name": "slow", "gflops": 0.00025}, {"name": "fast", "gflops": 0.01}
+    fleet = {"server": {"gflops": 1.0}, "devices": [slow, fast]}
+    recorded(tmp_path / "run", method=method, fleet=fleet, dry=True, epochs=60.0)
+    records = read_trace(tmp_path / "run" / "trace.jsonl.gz")
+    merges = [r.event.job for r in records if isinstance(r.event, JobDone)]
+    parts = [part.device for job in merges if isinstance(job, Merge) for part in job.parts]
+    assert "slow" in parts[17:], "the slow device never hands in, or is not 8 K merges behind"
+    found = replay(tmp_path / "run")
+    assert found.difference is None, found.difference
+
+
 @pytest.mark.parametrize("fleet", [FLEET, {**FLEET, "churn": CHURN}], ids=["calm", "churn"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_the_same_effects_and_the_same_weights(
@@ -165,7 +179,8 @@ def test_another_cap_than_the_runs_is_found(tmp_path: Path) -> None:
     plain = json.loads(config.read_text())
     plain["method"]["activation_cap"] = 1
     config.write_text(json.dumps(plain))
-    assert replay(tmp_path / "run").difference is not None
+    with pytest.raises(ConfigError, match=r"the run had fedoptima\.activation_cap = 1, its"):
+        replay(tmp_path / "run")
 
 
 def test_other_weights_than_the_jobs_make_are_found(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from fedoptima.config.schema import MethodConfig, Recipe
+from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
 from fedoptima.engine.determinism import deterministic
@@ -122,12 +122,22 @@ def _recorded_digest(run: RunDirectory, dry: bool) -> str:
 
 
 def _server_core(run: RunDescription, recipe: Recipe, given: Given) -> ServerCore:
-    """The server as it was when the run began."""
-    made = MethodConfig.model_validate({"name": run.method, **run.options})
-    recipe = recipe.model_copy(update={"method": made})
+    """The server as it was when the run began.
+
+    From the recipe, not from the description's options: those have figures where the recipe leaves
+    some open, and an open limit may mean more than its figure (``max_delay``).
+    """
     patience = recipe.deploy.patience if run.mode is Mode.NETWORK else None
     settings = server_settings(recipe, run.starts_with, patience=patience)
-    return ServerCore(build_method(recipe, run.devices, given), settings)
+    method = build_method(recipe, run.devices, given)
+    for option, value in run.options.items():
+        if (ours := method.resolved.get(option, value)) != value:
+            raise ConfigError(
+                f"the run had {run.method}.{option} = {value!r}, its recipe gives {ours!r}: "
+                "config.json was changed, or this version has another default; replay it with the "
+                "version that made it"
+            )
+    return ServerCore(method, settings)
 
 
 def re_execute(

@@ -22,6 +22,8 @@ def _common(timeouts: Timeouts) -> Options:
         ("grpc.max_send_message_length", MAX_FRAME_BYTES),
         ("grpc.keepalive_time_ms", int(timeouts.keepalive_every * 1000)),
         ("grpc.keepalive_timeout_ms", int(timeouts.keepalive_answer * 1000)),
+        # The wait for the answer to any ping, 60 s by default: it decides, not the one above.
+        ("grpc.http2.ping_timeout_ms", int(timeouts.keepalive_answer * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]
