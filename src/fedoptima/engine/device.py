@@ -40,6 +40,7 @@ from fedoptima.engine.payloads import (
     pack,
     propagate,
 )
+from fedoptima.engine.shared_learners import SharedLearners
 from fedoptima.engine.workload import Workload
 from fedoptima.models.activation import Inputs, map_tensors
 
@@ -51,6 +52,8 @@ class DeviceEngine:
         self, workload: Workload, node: NodeId, loader: Loader, *, deferred: bool = False
     ) -> None:
         """``deferred``: the losses are not checked here, but by whoever asks for `losses`."""
+        self._shared: SharedLearners | None = None
+        self._learner: Learner | None = None
         self._workload = workload
         self._deferred = deferred
         self._node = node
@@ -59,8 +62,8 @@ class DeviceEngine:
 
     def reset(self) -> None:
         """The state of a process that has just started."""
+        self._part_with_learner()
         self._plan = ""
-        self._learner: Learner | None = None
         self.losses: Losses | None = None  # of the last round
         self._expected: ExpectedModel | None = None  # what the server may send
         # Forward passes whose backward pass is to come: (seq, part) -> (parts, output, labels).
@@ -97,14 +100,18 @@ class DeviceEngine:
             self._expected_model().check(message.data)
 
     def _expected_model(self) -> ExpectedModel:
-        if self._expected is None:
+        def made() -> ExpectedModel:
             networks = self._workload.networks(self._plan)
             first = {
                 prefix + name: tensor
                 for prefix, network in networks.items()
                 for name, tensor in network.first().items()
             }
-            self._expected = ExpectedModel(first, self._learning().parameter_names())
+            return ExpectedModel(first, self._learning().parameter_names())
+
+        if self._expected is None:
+            plan = self._plan
+            self._expected = self._shared.expected(plan, made) if self._shared else made()
         return self._expected
 
     def receive(self, message: Message) -> Message:
@@ -114,10 +121,12 @@ class DeviceEngine:
     # ---- jobs --------------------------------------------------------------------------------
 
     def _prepare(self, plan: str) -> None:
-        networks = self._workload.networks(plan)
-        self._learner = Learner(
-            self._node, networks, self._workload.device_optimizer, self._workload.schedule
-        )
+        def made() -> Learner:
+            networks, optimizer = self._workload.networks(plan), self._workload.device_optimizer
+            return Learner(self._node, networks, optimizer, self._workload.schedule)
+
+        self._part_with_learner()
+        self._learner = self._shared.take(plan, self._node, made) if self._shared else made()
         self._waiting.clear()
         # Last: `admit` looks at a model, on another thread, as soon as there is a plan.
         self._plan, self._expected = plan, None
@@ -194,7 +203,8 @@ class DeviceEngine:
         if not self._deferred:
             self.losses.check()
         self._waiting.clear()
-        tensors = learner.hand_over()  # the next round begins with another model
+        # The next round begins with another model.
+        tensors = learner.lend() if self._shared else learner.hand_over()
         received, self._received = self._received, {}
         return difference(tensors, received, learner.parameter_names()) if delta else tensors
 
@@ -209,7 +219,21 @@ class DeviceEngine:
         """What a device keeps between two rounds, as `save` returns it; here nothing is kept."""
         self._batch = None
         state, tensors = self._learning().set_aside()
+        self._part_with_learner()
         return {"plan": self._plan, "learner": state, "waiting": []}, tensors
+
+    def share(self, learners: SharedLearners) -> None:
+        """From now on have a learner in a round only.
+
+        What is exported is then in the memory of this learner, which is used for another device
+        after `set_aside`.
+        """
+        self._shared = learners
+
+    def _part_with_learner(self) -> None:
+        if self._shared and self._learner:
+            self._shared.give_back(self._plan, self._learner)
+        self._learner = None
 
     def take_up(self, state: Mapping[str, object], tensors: Tensors) -> None:
         """What another engine of this device has set aside or saved."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import cast
 
 import torch
@@ -21,15 +20,8 @@ from fedoptima.engine.optimizer import (
     rate_factor,
     saved_entries,
 )
-from fedoptima.engine.payloads import Tensors, copy_all, copy_of
-
-
-class _Memory(Enum):
-    """Where a learner's weights and buffers are."""
-
-    BORROWED = "borrowed"  # in the network's first tensors
-    OWN = "own"
-    NONE = "none"  # handed over; others are to be loaded
+from fedoptima.engine.payloads import Tensors, copy_of
+from fedoptima.engine.weights import Weights
 
 
 class Learner:
@@ -60,7 +52,6 @@ class Learner:
         self._settings = settings
         self._schedule = schedule
         self._own = {prefix: network.leaves() for prefix, network in networks.items()}
-        self._memory = _Memory.BORROWED
         self._parameters: list[Tensor] = list(
             dict.fromkeys(
                 tensor
@@ -103,8 +94,8 @@ class Learner:
         self._diverged = torch.zeros((), device=compute)
         self._buffers = [t for t in self._tensors.values() if not isinstance(t, nn.Parameter)]
         self._buffers_before: list[Tensor] = []
+        self._weights = Weights(self._tensors, static=static)
         if static:
-            self._take_in(self._tensors)
             self._buffers_before = [buffer.clone() for buffer in self._buffers]
             self._prepare_state()
             self._set_rate()
@@ -119,13 +110,13 @@ class Learner:
 
     def tensors(self) -> Tensors:
         """The weights and buffers themselves: to be read, not kept."""
-        return self._tensors
+        return self._weights.read()
 
     def load(self, tensors: Tensors) -> None:
         if tensors.keys() != self._tensors.keys():
             odd = sorted(tensors.keys() ^ self._tensors.keys())
             raise InvariantBroken(f"{self.who}: the model's tensors differ: {', '.join(odd[:5])}")
-        self._take_in(tensors)
+        self._weights.take_in(tensors)
         if self._settings.reset_on_load:
             self.forget_steps()
         self.drop_gradients()
@@ -149,32 +140,34 @@ class Learner:
             if self._settings.name == "sgd" and not self._settings.momentum:
                 state.clear()
 
-    def _take_in(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
-        if self._memory is _Memory.OWN:
-            copy_all(self._tensors, tensors, prefix)
-        else:
-            for name, tensor in self._tensors.items():
-                tensor.data = tensors[prefix + name].detach().clone()
-        self._memory = _Memory.OWN
-
     def hand_over(self) -> Tensors:
         """The weights and buffers, which are gone then until others are loaded."""
-        if self._static:
-            self.drop_gradients()
-            return copy_of(self._tensors)
-        tensors = {name: tensor.detach() for name, tensor in self._tensors.items()}
-        self.release()
-        return tensors
+        self.drop_gradients()
+        return self._weights.hand_over()
+
+    def lend(self) -> Tensors:
+        """The same, to be copied at once: their memory is kept for those that are loaded next."""
+        self.drop_gradients()
+        return self._weights.lend()
 
     def release(self) -> None:
         """Hold no memory until the next model is loaded; the optimiser keeps its state."""
         self.drop_gradients()
-        self._memory = _Memory.NONE
-        for tensor in self._tensors.values():
-            tensor.data = tensor.new_empty(0)
+        self._weights.release()
+
+    def begin_anew(self, who: str) -> None:
+        """As if it had just been made, for somebody else; with the memory that it has."""
+        self.who = who
+        self.drop_gradients()
+        self._weights.spare()
+        self._optimizer.state.clear()
+        self._loss, self._losses = torch.zeros_like(self._loss), 0
+        self._rate = self._settings.learning_rate
+        self._set_rate()
 
     def drop_gradients(self) -> None:
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def set_progress(self, progress: float) -> None:
         rate = self._settings.learning_rate * rate_factor(self._schedule, progress)
@@ -270,8 +263,7 @@ class Learner:
     # ---- checkpoint --------------------------------------------------------------------------
 
     def save(self) -> tuple[dict[str, object], Tensors]:
-        held = {} if self._memory is _Memory.NONE else self._tensors
-        tensors = {f"model.{name}": t for name, t in copy_of(held).items()}
+        tensors = {f"model.{name}": t for name, t in copy_of(self._weights.held()).items()}
         kinds, kept = entries_to_save(self._optimizer, self._parameters)
         tensors |= copy_of(kept)
         for index, parameter in enumerate(self._parameters):
@@ -300,7 +292,7 @@ class Learner:
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
         if all(f"model.{name}" in tensors for name in self._tensors):
-            self._take_in(tensors, "model.")
+            self._weights.take_in(tensors, "model.")
         else:
             self.release()
         self.drop_gradients()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.types import Payload, PayloadId
+from fedoptima.engine.flat import FlatTensors, in_one_piece
 from fedoptima.models.activation import map_tensors, tensors_of
 
 Tensors = dict[str, Tensor]
@@ -36,6 +37,8 @@ def unpack(payload: Payload) -> Tensors:
 
 def copy_of(tensors: Mapping[str, Tensor]) -> Tensors:
     """What leaves a node is a copy: the node's next step must not change it."""
+    if isinstance(tensors, FlatTensors):
+        return in_one_piece(tensors)
     if not any(tensor.is_cuda for tensor in tensors.values()):
         return {name: tensor.detach().clone() for name, tensor in tensors.items()}
     copies = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}

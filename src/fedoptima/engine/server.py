@@ -21,6 +21,7 @@ from fedoptima.engine.deferred_faults import DeferredFaults
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.evaluator import Evaluator
 from fedoptima.engine.faults import Faults
+from fedoptima.engine.flat import in_one_piece
 from fedoptima.engine.gpu_upload import all_arrive, arrived
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.merging import choose, handed_in, is_finite, of_copies, where
@@ -100,6 +101,7 @@ class ServerEngine(ServerAdmission):
                 # Weights shared by two layers have two names, and neither is a buffer.
                 named = module.named_parameters(remove_duplicate=False)
                 parameters |= {prefix + name for name, _ in named}
+        self._global = self._as_merged(self._global)
         self._parameters = frozenset(parameters)
         self._expected_update = ExpectedModel(self._global, self._parameters)
         self._masks = {n for n, t in self._global.items() if not is_finite({n: t}, ())}
@@ -121,6 +123,10 @@ class ServerEngine(ServerAdmission):
             own = self._server.tensors()
             self._masks |= {n for n, t in own.items() if not is_finite({n: t}, ())}
             self._robustness.watch(self._server.parameter_names(), own)
+
+    def _as_merged(self, model: Tensors) -> Tensors:
+        """On a CPU in one piece, as updates are then: they are merged as a whole."""
+        return in_one_piece(model) if self._workload.compute.type == "cpu" else model
 
     def _learner(self, who: str) -> Learner:
         return self._new_learner(who)
@@ -294,7 +300,7 @@ class ServerEngine(ServerAdmission):
         if not plan:
             return
         self._build(Plan.from_json(plan))
-        self._global = _under("global.", tensors)
+        self._global = self._as_merged(_under("global.", tensors))
         self._deltas.velocity = _under("velocity.", tensors)
         self._faults.restore(cast(list[NodeId], state.get("faulty", [])))
         if self.deferred is not None:

@@ -10,7 +10,7 @@ from fedoptima.core.jobs import Job
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.engine.evaluation import Sums
 from fedoptima.engine.payloads import Tensors
-from fedoptima.sim.processes.shared_memory import Place, Room
+from fedoptima.sim.processes.shared_memory import Place
 
 Book = Mapping[str, object]  # what an engine saves besides tensors
 
@@ -78,7 +78,7 @@ class Order(NamedTuple):
     declared: Declared | None = None
     begins: bool = False  # this worker does not have the device's state yet
     aside: Aside | None = None  # the state, if it has one
-    room: Room | None = None  # for the result
+    room: Place | None = None  # for the result
 
 
 class Done(NamedTuple):

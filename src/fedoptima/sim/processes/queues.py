@@ -6,7 +6,7 @@ from collections import deque
 
 from fedoptima.core.types import NodeId
 from fedoptima.sim.processes.messages import Aside, Declared, Done, Work
-from fedoptima.sim.processes.shared_memory import Room, SharedTensors
+from fedoptima.sim.processes.shared_memory import Place, SharedTensors
 
 
 class Item:
@@ -34,7 +34,7 @@ class Item:
         self.void = False  # one of them could not be computed
         self.queued = False
         self.cost = 0  # bytes that it uses and makes
-        self.room: Room | None = None  # memory that was lent for the result
+        self.room: Place | None = None  # memory that was lent for the result
         self.reply: Done | None = None
 
     @property

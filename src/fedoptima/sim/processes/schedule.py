@@ -16,7 +16,7 @@ from fedoptima.engine.payloads import Tensors
 from fedoptima.sim.processes.crew import Crew
 from fedoptima.sim.processes.messages import Aside, Declared, Done, Order, Reset, Work
 from fedoptima.sim.processes.queues import Item, Queue
-from fedoptima.sim.processes.shared_memory import FreeMemory, Layout, Place, Room, SharedTensors
+from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedTensors
 
 _LOW = 1  # a worker with so many orders left is sent more
 _AT_ONCE = 32  # orders of a device in one letter
@@ -45,7 +45,6 @@ class Schedule:
         self._under_way: dict[int, Item] = {}
         self._ready: list[dict[NodeId, Queue]] = [{} for _ in range(workers)]  # devices they have
         self._free: dict[NodeId, Queue] = {}  # devices ready for any worker
-        self._layouts: dict[Layout, Layout] = {}  # equal ones are sent once in a letter
         self._number = 0
         self._jobs = self._bytes = 0  # not done
         self.error: Exception | None = None  # that the server's work has raised
@@ -231,7 +230,7 @@ class Schedule:
         if isinstance(work, ExportModel | Reset):
             self._round_over(queue, work, reply)
 
-    def _room_for(self, item: Item) -> Room | None:
+    def _room_for(self, item: Item) -> Place | None:
         if item.value is not None:
             item.room = self._memory.room_for(_kind(item.work, item.declared))
         return item.room
@@ -246,18 +245,13 @@ class Schedule:
         """Jobs that wait for the value can go on."""
         waiting, value.waiting = value.waiting, []
         value.failed = place is None
-        value.place = self._known(place)
+        value.place = place
         for item in waiting:
             item.missing -= 1
             item.void = item.void or value.failed
             queue = self._queues[item.node]
             if queue.items and queue.items[0] is item:
                 self._look_at(queue)
-
-    def _known(self, place: Place | None) -> Place | None:
-        if place is None:
-            return None
-        return place._replace(layout=self._layouts.setdefault(place.layout, place.layout))
 
     def _round_over(self, queue: Queue, work: Work, reply: Done) -> None:
         queue.closing = False
@@ -276,7 +270,7 @@ class Schedule:
             assert queue.aside is not None
             return queue.aside.tensors
         tensors = self._new_value()
-        tensors.place = self._known(place)
+        tensors.place = place
         return tensors
 
 

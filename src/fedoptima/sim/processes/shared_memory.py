@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,32 +16,18 @@ import torch
 from torch import Tensor
 
 from fedoptima.core.errors import RunFailed
+from fedoptima.engine.flat import FlatTensors, Layout, aligned, layout_for, layout_of
 from fedoptima.engine.payloads import Tensors
 
-# How a kernel rounds may depend on the alignment of its operands; this is torch's own.
-_ALIGNMENT = 64
 _MAP_NORESERVE = 0x4000  # mmap has a name for it from Python 3.12 on
-
-Layout = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
+_LENGTH = 8  # bytes that say how long the description is
 
 
 class Place(NamedTuple):
-    """Where named tensors are."""
+    """Memory for named tensors. It begins with their names, shapes and types."""
 
     offset: int
     nbytes: int
-    layout: Layout
-
-
-class Room(NamedTuple):
-    """Memory for named tensors."""
-
-    offset: int
-    nbytes: int
-
-
-def layout_of(tensors: Mapping[str, Tensor]) -> Layout:
-    return tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items())
 
 
 class SharedMemory:
@@ -51,24 +38,57 @@ class SharedMemory:
         self._region = pages * mmap.PAGESIZE
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._memory = mmap.mmap(-1, regions * self._region, flags=flags)
+        self._layouts: dict[bytes, Layout] = {}
+        self._descriptions: dict[Layout, bytes] = {}
+        self._open: dict[int, tuple[bytes, FlatTensors]] = {}  # by offset: most are used again
 
     def region(self, number: int) -> Region:
         start = number * self._region
         return Region(self, start, start + self._region)
 
-    def tensors(self, place: Place) -> Tensors:
-        offset, found = place.offset, {}
-        for name, shape, dtype in place.layout:
-            count = 1
-            for size in shape:
-                count *= size
-            if count:
-                flat = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset)
-                found[name] = flat.view(shape)
-            else:
-                found[name] = torch.empty(shape, dtype=dtype)
-            offset += _aligned(count * dtype.itemsize)
-        return found
+    def tensors(self, place: Place) -> FlatTensors:
+        """What is there."""
+        start = place.offset + _LENGTH
+        length = int.from_bytes(self._memory[place.offset : start], "little")
+        description = self._memory[start : start + length]
+        known, tensors = self._open.get(place.offset, (b"", None))
+        if tensors is not None and known == description:
+            return tensors
+        layout = self._layouts.get(description)
+        if layout is None:
+            layout = self._layouts[description] = layout_for(pickle.loads(description))
+        return self._opened(place, layout, description)
+
+    def new_tensors(self, place: Place, layout: Layout) -> FlatTensors:
+        """To be filled."""
+        known, tensors = self._open.get(place.offset, (b"", None))
+        if tensors is not None and tensors.layout is layout:
+            # Another process may have used the memory for something else.
+            self._describe(place, known)
+            return tensors
+        description = self.description_of(layout)
+        self._describe(place, description)
+        return self._opened(place, layout, description)
+
+    def description_of(self, layout: Layout) -> bytes:
+        if layout not in self._descriptions:
+            self._descriptions[layout] = pickle.dumps(layout.form)
+        return self._descriptions[layout]
+
+    def _describe(self, place: Place, description: bytes) -> None:
+        text = len(description).to_bytes(_LENGTH, "little") + description
+        self._memory[place.offset : place.offset + len(text)] = text
+
+    def _opened(self, place: Place, layout: Layout, description: bytes) -> FlatTensors:
+        offset = place.offset + place.nbytes - layout.nbytes
+        count = layout.nbytes
+        if count:
+            flat = torch.frombuffer(self._memory, dtype=torch.uint8, count=count, offset=offset)
+        else:
+            flat = torch.empty(0, dtype=torch.uint8)
+        tensors = FlatTensors(layout, flat)
+        self._open[place.offset] = description, tensors
+        return tensors
 
 
 class Region:
@@ -78,18 +98,14 @@ class Region:
         self._memory = memory
         self._next, self._end = start, end
 
-    def store(self, tensors: Mapping[str, Tensor], room: Room | None = None) -> Place:
+    def store(self, tensors: Mapping[str, Tensor], room: Place | None = None) -> Place:
         """A copy of the tensors. ``room``: memory to use if they fit exactly."""
         layout = layout_of(tensors)
-        nbytes = sum(_aligned(tensor.nbytes) for tensor in tensors.values())
-        fits = room is not None and room.nbytes == nbytes
-        place = Place(
-            room.offset if room is not None and fits else self._take(nbytes), nbytes, layout
-        )
-        copies = self._memory.tensors(place)
-        for name, tensor in tensors.items():
-            copies[name].copy_(tensor.detach())
-        return place
+        nbytes = layout.nbytes + aligned(_LENGTH + len(self._memory.description_of(layout)))
+        if room is None or room.nbytes != nbytes:
+            room = Place(self._take(nbytes), nbytes)
+        self._memory.new_tensors(room, layout).fill(tensors)
+        return room
 
     def _take(self, nbytes: int) -> int:
         offset, self._next = self._next, self._next + nbytes
@@ -115,15 +131,11 @@ class FreeMemory:
         """Results of this kind take so much."""
         self._sizes[kind] = nbytes
 
-    def room_for(self, kind: object) -> Room | None:
+    def room_for(self, kind: object) -> Place | None:
         nbytes = self._sizes.get(kind)
         if nbytes is None or not self._offsets.get(nbytes):
             return None
-        return Room(self._offsets[nbytes].pop(), nbytes)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return Place(self._offsets[nbytes].pop(), nbytes)
 
 
 class SharedTensors(dict[str, Tensor]):

@@ -25,8 +25,10 @@ from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId, Payload
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.evaluator import Evaluator
+from fedoptima.engine.flat import form_of
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
+from fedoptima.engine.shared_learners import SharedLearners
 from fedoptima.engine.workload import Workload
 from fedoptima.sim.processes.messages import (
     Declared,
@@ -39,7 +41,7 @@ from fedoptima.sim.processes.messages import (
     Save,
     Snapshot,
 )
-from fedoptima.sim.processes.shared_memory import Place, Region, SharedMemory, attach, layout_of
+from fedoptima.sim.processes.shared_memory import Place, Region, SharedMemory, attach
 
 BuildDevice = Callable[[NodeId], DeviceEngine]
 _KEPT_FREE = 2**26  # bytes
@@ -100,6 +102,7 @@ class _Worker:
         self._build = build
         self._server = ServerEngine(workload, deferred=True)
         self._engines: dict[NodeId, DeviceEngine] = {}
+        self._learners = SharedLearners()
         self._aside: dict[NodeId, Tensors] = {}  # where the state of devices in a round came from
         self._evaluator = Evaluator(workload, plan)
         self._broken: dict[NodeId, Exception] = {}  # devices that cannot go on, and why
@@ -216,6 +219,7 @@ class _Worker:
         engine = self._engines.get(order.node)
         if engine is None:
             engine = self._engines[order.node] = self._build(order.node)
+            engine.share(self._learners)
         if order.begins:
             if order.aside is None:
                 engine.reset()
@@ -230,7 +234,7 @@ class _Worker:
         """Tensors that were taken up, and changed in place, are where they must be already."""
         book, tensors = engine.set_aside()
         before = self._aside.pop(node, {})
-        if layout_of(before) != layout_of(tensors):
+        if form_of(before) != form_of(tensors):
             return book, self._region.store(tensors)
         for name, tensor in tensors.items():
             if tensor.data_ptr() != before[name].data_ptr():
