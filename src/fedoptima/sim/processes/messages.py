@@ -90,4 +90,5 @@ class Done(NamedTuple):
     aside: Place | None = None  # its tensors, if they are not where they were before
     sums: tuple[Sums, ...] = ()
     text: str = ""
+    seconds: float = 0.0  # that it took
     faults: Mapping[NodeId, Exception] = {}  # of all devices

@@ -13,8 +13,8 @@ class Item:
     """A job, or other work of a node that has its place among the jobs."""
 
     __slots__ = (
-        *("cost", "declared", "missing", "node", "number", "queued"),
-        *("reply", "room", "value", "void", "work"),
+        *("cost", "declared", "missing", "needs", "node", "number", "queued"),
+        *("reply", "room", "seconds", "sent", "value", "void", "work"),
     )
 
     def __init__(
@@ -30,9 +30,12 @@ class Item:
         self.work: Work | None = work  # None once it is done
         self.declared = declared
         self.value = value  # of the result; None once it is done
-        self.missing = 0  # payloads that are not there yet
+        self.needs: list[SharedTensors] = []  # payloads that were not there when it was added
+        self.missing = 0  # how many of them still are not
         self.void = False  # one of them could not be computed
         self.queued = False
+        self.sent = False  # to a worker
+        self.seconds = 0.0  # that it is expected to take
         self.cost = 0  # bytes that it uses and makes
         self.room: Place | None = None  # memory that was lent for the result
         self.reply: Done | None = None

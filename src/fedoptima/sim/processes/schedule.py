@@ -1,16 +1,19 @@
 """Which worker does what next.
 
-Each node's jobs come in their order, and none before the payloads that it uses. A worker finishes
+Each node's jobs come in their order, and none before the payloads that it uses. What the server
+waits for comes first, in the order in which it needs it: its steps can only be taken one after
+another, and nothing else may be left to do at the end but them. Apart from that a worker finishes
 the rounds that it has begun before it begins another, so that few devices are in the middle of one
-and take up memory.
+and take up memory. A worker is sent little at a time: what it has been sent, no other can do.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from fedoptima.core.jobs import ExportModel, LoadModel
+from fedoptima.core.jobs import ExportModel, LoadModel, Prepare
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.payloads import Tensors
 from fedoptima.sim.processes.crew import Crew
@@ -18,11 +21,15 @@ from fedoptima.sim.processes.messages import Aside, Declared, Done, Order, Reset
 from fedoptima.sim.processes.queues import Item, Queue
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedTensors
 
-_LOW = 1  # a worker with so many orders left is sent more
-_AT_ONCE = 32  # orders of a device in one letter
+_AHEAD = 0.01  # seconds: a worker with less to do is sent more
+_AT_LEAST = 2  # orders of devices that it has already, however long they take
+_PACE = 0.003  # seconds that work takes, as long as nothing is known about it
+_LATEST = 0.2  # what the latest time counts in the mean
 _MOST_JOBS = 2000  # that the clock may be ahead
 _MOST_BYTES = 2**29  # of what they work on
 _LOOKED_AT = 8  # devices that could begin a round
+_WANTED = 32  # of the server's jobs
+_FIRST_JOBS = (Prepare, LoadModel)  # of a round
 _FIRST = 0  # the worker that has the server
 
 
@@ -41,7 +48,9 @@ class Schedule:
         self._memory = free
         self._server = queues[SERVER]
         self._server.worker = _FIRST
-        self._left = [0] * workers  # orders that are not done
+        self._left = [0.0] * workers  # seconds of work that is not done
+        self._orders = [0] * workers  # that are not done
+        self._pace: dict[type, float] = {}  # seconds that a kind of work takes
         self._under_way: dict[int, Item] = {}
         self._ready: list[dict[NodeId, Queue]] = [{} for _ in range(workers)]  # devices they have
         self._free: dict[NodeId, Queue] = {}  # devices ready for any worker
@@ -65,6 +74,7 @@ class Schedule:
                 item.void = True
             elif needed.place is None:
                 needed.waiting.append(item)
+                item.needs.append(needed)
                 item.missing += 1
             else:
                 item.cost += needed.place.nbytes
@@ -76,7 +86,7 @@ class Schedule:
         queue.items.append(item)
         if len(queue.items) == 1:
             self._look_at(queue)
-        if min(self._left) <= _LOW:
+        if min(self._left) < _AHEAD or min(self._orders) < _AT_LEAST:
             self._step(wait=False)
         return item
 
@@ -126,7 +136,8 @@ class Schedule:
     # ---- to the workers ----------------------------------------------------------------------
 
     def _step(self, *, wait: bool) -> None:
-        self._crew.receive(self._take, wait=False)
+        if not wait:
+            self._crew.receive(self._take, wait=False)
         self._dispatch(wait)
         if wait and self._under_way:
             self._crew.receive(self._take, wait=True)
@@ -148,26 +159,53 @@ class Schedule:
             self._send(_FIRST, orders)
         # The server's worker last: it begins a round only if all others have enough to do.
         for worker in reversed(range(len(self._left))):
-            while self._left[worker] <= _LOW:
-                queue = next(iter(self._ready[worker].values()), None) or self._fresh(waits)
+            orders = []
+            while self._needs_more(worker):
+                queue, last = self._next_for(worker, waits)
                 if queue is None:
                     break
-                self._send_jobs(worker, queue)
+                orders += self._take_jobs(worker, queue, last)
+            if orders:
+                self._crew.send(worker, [order for _, order in orders])
+
+    def _needs_more(self, worker: int) -> bool:
+        return self._left[worker] < _AHEAD or self._orders[worker] < _AT_LEAST
+
+    def _next_for(self, worker: int, waits: bool) -> tuple[Queue | None, Item | None]:
+        """A device whose jobs a worker can do next; up to which one, if the server waits for it."""
+        begins = self._left[worker] < _AHEAD
+        for wanted in self._wanted():
+            queue = self._queues[wanted.node]
+            if queue.ready and (queue.worker == worker or (queue.worker is None and begins)):
+                return queue, wanted
+        own = next(iter(self._ready[worker].values()), None)
+        return own or (self._fresh(waits) if begins else None), None
+
+    def _wanted(self) -> Iterator[Item]:
+        """Jobs that were not sent yet and whose results the server needs next."""
+        for item in islice(self._server.items, _WANTED):
+            if item.missing:
+                for value in item.needs:
+                    maker = value.maker
+                    if isinstance(maker, Item) and not maker.sent and maker.node != SERVER:
+                        yield maker
 
     def _fresh(self, waits: bool) -> Queue | None:
         """A device that could begin a round, with more to do than to load the model."""
         for _, queue in zip(range(_LOOKED_AT), self._free.values(), strict=False):
-            if waits or len(queue.items) > 1 or not isinstance(queue.items[0].work, LoadModel):
+            if waits or len(queue.items) > 1 or not isinstance(queue.items[0].work, _FIRST_JOBS):
                 return queue
         return None
 
-    def _send_jobs(self, worker: int, queue: Queue) -> None:
+    def _take_jobs(self, worker: int, queue: Queue, last: Item | None) -> list[tuple[Item, Order]]:
+        """As many as the worker is sent now; not those after ``last``."""
         orders: list[tuple[Item, Order]] = []
-        while queue.ready and len(orders) < _AT_ONCE:
+        while queue.ready and self._needs_more(worker):
             item = queue.items.popleft()
             work = item.work
             assert work is not None
             if (item.void or queue.error is not None) and not isinstance(work, Reset):
+                item.sent = True
                 self._finish(item, Done(item.number, error=queue.error))
                 continue
             begins = queue.worker is None
@@ -179,16 +217,23 @@ class Schedule:
             queue.closing = isinstance(work, ExportModel | Reset)
             if isinstance(work, LoadModel):
                 queue.received = work
+            self._sent(worker, item)
             orders.append((item, order))
+            if item is last:
+                break
         self._look_at(queue)
-        if orders:
-            self._send(worker, orders)
+        return orders
 
     def _send(self, worker: int, orders: list[tuple[Item, Order]]) -> None:
         for item, _ in orders:
-            self._under_way[item.number] = item
-        self._left[worker] += len(orders)
+            self._sent(worker, item)
         self._crew.send(worker, [order for _, order in orders])
+
+    def _sent(self, worker: int, item: Item) -> None:
+        self._under_way[item.number] = item
+        item.sent, item.seconds = True, self._pace.get(type(item.work), _PACE)
+        self._left[worker] += item.seconds
+        self._orders[worker] += 1
 
     def _look_at(self, queue: Queue) -> None:
         """Its first job, its worker or its state has changed."""
@@ -207,13 +252,23 @@ class Schedule:
 
     def _take(self, worker: int, replies: list[Done]) -> None:
         for reply in replies:
-            self._left[worker] -= 1
             item = self._under_way.pop(reply.number)
+            self._left[worker] -= item.seconds
+            self._orders[worker] -= 1
+            self._learn_pace(type(item.work), reply.seconds)
             self._finish(item, reply)
+
+        if not self._under_way:
+            self._left = [0.0] * len(self._left)  # what is added and taken away leaves a rest
+
+    def _learn_pace(self, kind: type, seconds: float) -> None:
+        before = self._pace.get(kind, seconds)
+        self._pace[kind] = before + (seconds - before) * _LATEST
 
     def _finish(self, item: Item, reply: Done) -> None:
         work, value = item.work, item.value
         item.work = item.value = None
+        item.needs = []
         item.reply = reply
         if not item.queued:
             return

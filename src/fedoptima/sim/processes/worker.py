@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import pickle
+import select
 import signal
 import sys
 import time
@@ -45,7 +46,7 @@ from fedoptima.sim.processes.shared_memory import Place, Region, SharedMemory, a
 
 BuildDevice = Callable[[NodeId], DeviceEngine]
 _KEPT_FREE = 2**26  # bytes
-_REPORT_AFTER = 0.002  # seconds: what is done in less is reported together
+_REPORT_AFTER = 0.004  # seconds: what is done in less is reported together
 
 
 def work(
@@ -96,6 +97,8 @@ class _Worker:
         build: BuildDevice,
     ) -> None:
         self._connection = connection
+        self._poll = select.poll()
+        self._poll.register(connection.fileno(), select.POLLIN)
         self._memory = memory
         self._region = region
         self._workload = workload
@@ -115,15 +118,16 @@ class _Worker:
         while True:
             self._receive()
             order = (self._first or self._orders).popleft()
-            self._done.append(self._execute(order))
+            began = time.monotonic()
+            done = self._execute(order)
             now = time.monotonic()
-            left = len(self._first) + len(self._orders)
-            if left <= 1 or now - reported >= _REPORT_AFTER:
+            self._done.append(done._replace(seconds=now - began))
+            if not (self._first or self._orders) or now - reported >= _REPORT_AFTER:
                 self._report()
                 reported = now
 
     def _receive(self) -> None:
-        while self._connection.poll() or not (self._first or self._orders):
+        while not (self._first or self._orders) or self._poll.poll(0):
             orders: list[Order] = pickle.loads(self._connection.recv_bytes())
             for order in orders:
                 urgent = order.node == SERVER
@@ -234,11 +238,16 @@ class _Worker:
         """Tensors that were taken up, and changed in place, are where they must be already."""
         book, tensors = engine.set_aside()
         before = self._aside.pop(node, {})
-        if form_of(before) != form_of(tensors):
+        others = {
+            name: tensor for name, tensor in tensors.items() if tensor is not before.get(name)
+        }
+        if before.keys() != tensors.keys() or any(
+            form_of({name: before[name]}) != form_of({name: tensor})
+            for name, tensor in others.items()
+        ):
             return book, self._region.store(tensors)
-        for name, tensor in tensors.items():
-            if tensor.data_ptr() != before[name].data_ptr():
-                before[name].copy_(tensor)
+        for name, tensor in others.items():
+            before[name].copy_(tensor)
         return book, None
 
     def _result(

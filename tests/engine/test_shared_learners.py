@@ -1,0 +1,68 @@
+"""Devices that use learners in turn train as with learners of their own."""
+
+from __future__ import annotations
+
+from fedoptima.config.training import OptimizerConfig
+from fedoptima.core.jobs import ExportModel, FullStep, LoadModel
+from fedoptima.core.method import ServerTraining
+from fedoptima.core.types import PayloadId
+from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.payloads import Tensors, copy_of, pack, unpack
+from fedoptima.engine.shared_learners import SharedLearners
+from tests.engine.bench import RATE, Bench, dense_model, same, samples
+
+DEVICES = ("a", "b", "c")
+ROUND = PayloadId("round")
+
+
+def bench() -> Bench:
+    return Bench(
+        dense_model(),
+        samples(),
+        training=ServerTraining.NONE,
+        auxiliary="none",
+        optimizer=OptimizerConfig(learning_rate=RATE, momentum=0.9),
+        devices=DEVICES,
+    )
+
+
+def one_round(device: DeviceEngine, model: Tensors, first: int) -> Tensors:
+    device.execute(LoadModel(pack(ROUND, model), 0.0), ROUND)
+    for step in range(first, first + 2):
+        device.execute(FullStep(step), ROUND)
+    return copy_of(unpack(device.execute(ExportModel(), ROUND).result))
+
+
+def test_devices_in_turn_keep_their_momentum_and_get_nothing_of_the_others() -> None:
+    model = bench().workload.model.state_dict()
+    own = [
+        [one_round(device, model, number * 2) for number in range(3)]
+        for device in bench().devices.values()
+    ]
+    workplace, learners = bench(), SharedLearners()
+    shared: list[list[Tensors]] = [[] for _ in DEVICES]
+    aside = [device.save() for device in workplace.devices.values()]
+    for device in workplace.devices.values():
+        device.share(learners)
+    for number in range(3):
+        for place, device in enumerate(workplace.devices.values()):
+            device.take_up(*aside[place])
+            shared[place].append(one_round(device, model, number * 2))
+            book, tensors = device.set_aside()
+            aside[place] = book, copy_of(tensors)
+    for ours, theirs in zip(shared, own, strict=True):
+        assert all(same(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert not same(own[0][0], own[0][1])  # momentum counts
+
+
+def test_an_update_that_was_lent_is_overwritten_by_the_next_round() -> None:
+    workplace, learners = bench(), SharedLearners()
+    device = next(iter(workplace.devices.values()))
+    device.share(learners)
+    model = workplace.workload.model.state_dict()
+    device.execute(LoadModel(pack(ROUND, model), 0.0), ROUND)
+    device.execute(FullStep(0), ROUND)
+    lent = unpack(device.execute(ExportModel(), ROUND).result)
+    assert not same(lent, model)
+    device.execute(LoadModel(pack(ROUND, model), 0.0), ROUND)
+    assert same(lent, model)
