@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "tracking": frozenset({"core", "analysis"}) | LEAVES,  # to other people's tools
     "display": frozenset({"core", "analysis"}) | LEAVES,  # progress, on a terminal or in a notebook
     "experiments": TRAINING | DRIVERS | {"analysis", "display"},
+    "testing": frozenset({"core", "methods", "engine", "sim", "trace"}),
     "verification": TRAINING | {"display", "experiments"},
     "prediction": TRAINING | {"sim", "analysis", "display", "experiments"},
     "comparison": TRAINING | {"analysis", "display", "experiments"},

@@ -20,6 +20,8 @@ from fedoptima.core.jobs import FullStep, Merge, ServerStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.testing.toy import ACTIVATION_BYTES, MODEL_BYTES
+from fedoptima.testing.world import Description, Device, World, running
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
 from tests.analysis.stories import (
@@ -39,8 +41,6 @@ from tests.analysis.stories import (
 from tests.experiments.runs import CHURN, FLEET, run
 from tests.support.fleets import descriptions
 from tests.support.rows import ROWS, Options
-from tests.support.toy import ACTIVATION_BYTES, MODEL_BYTES
-from tests.support.world import Description, Device, World, running
 
 
 def account_for(records: list[Record]) -> Summary:

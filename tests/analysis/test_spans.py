@@ -25,6 +25,7 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.testing.world import Description, World
 from fedoptima.trace.record import Record
 from tests.analysis.stories import (
     DATA,
@@ -48,7 +49,6 @@ from tests.analysis.stories import (
     works,
 )
 from tests.support.fleets import descriptions
-from tests.support.world import Description, World
 from tests.verification.traces import trace_of
 
 METHODS = ["fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl"]

@@ -18,9 +18,9 @@ from fedoptima.core.settings import ServerSettings
 from fedoptima.core.shares import LARGEST, Shares
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
+from fedoptima.testing.toy import PLAN
 from tests.support.bench import ServerBench, of, running_server, sent, update
 from tests.support.rows import Options, fedasync, fl
-from tests.support.toy import PLAN
 
 A, B, MALLORY = NodeId("a"), NodeId("b"), NodeId("mallory")
 HONEST = {"incarnation": 0, "samples": 8, "flops_per_second": 1e9, "bytes_per_second": 1e6}

@@ -29,6 +29,7 @@ from fedoptima.core.messages import (
 )
 from fedoptima.core.serialization import freeze
 from fedoptima.core.types import SERVER
+from fedoptima.testing.toy import PLAN
 from tests.support.bench import (
     DeviceBench,
     of,
@@ -40,7 +41,6 @@ from tests.support.bench import joined_with as join
 from tests.support.bench import pending_device as pending
 from tests.support.bench import training_device as training
 from tests.support.rows import AUXILIARY, DELTA, FULL, GRADIENT
-from tests.support.toy import PLAN
 
 # ---- the usual life ----------------------------------------------------------------------------
 

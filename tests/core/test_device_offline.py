@@ -23,6 +23,7 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.types import SERVER
+from fedoptima.testing.toy import PLAN
 from tests.support.bench import (
     DeviceBench,
     payload,
@@ -33,7 +34,6 @@ from tests.support.bench import joined_with as join
 from tests.support.bench import pending_device as pending
 from tests.support.bench import training_device as training
 from tests.support.rows import AUXILIARY, FULL, GRADIENT
-from tests.support.toy import PLAN
 
 # ---- without a connection ----------------------------------------------------------------------
 

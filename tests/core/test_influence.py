@@ -21,9 +21,9 @@ from fedoptima.core.shares import Shares
 from fedoptima.core.staleness import StalenessRule
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
+from fedoptima.testing.toy import PLAN
 from tests.support.bench import ServerBench, payload, running_server, sent, update
 from tests.support.rows import Options, fedasync, fl
-from tests.support.toy import PLAN
 
 A, B, TINY = NodeId("a"), NodeId("b"), NodeId("tiny")
 THREE = {"a": 600, "b": 600, "tiny": 4}

@@ -22,6 +22,7 @@ from fedoptima.core.serialization import freeze
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
+from fedoptima.testing.toy import PLAN
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update
 from tests.support.effort import lines_executed
 from tests.support.rows import (
@@ -34,7 +35,6 @@ from tests.support.rows import (
     oafl,
     splitfed,
 )
-from tests.support.toy import PLAN
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 

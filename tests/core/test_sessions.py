@@ -24,6 +24,7 @@ from fedoptima.core.messages import (
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.testing.toy import PLAN
 from tests.support.bench import ServerBench, of, payload, running_server, sent, update
 from tests.support.pair import Pair
 from tests.support.rows import (
@@ -36,7 +37,6 @@ from tests.support.rows import (
     oafl,
     splitfed,
 )
-from tests.support.toy import PLAN
 
 A, B = NodeId("a"), NodeId("b")
 

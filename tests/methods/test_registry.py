@@ -11,7 +11,7 @@ from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
 from fedoptima.methods.fedoptima import fedoptima
 from fedoptima.methods.fl import fl
 from fedoptima.methods.registry import METHODS, find_method, method_options
-from tests.support.world import Description, Device, World
+from fedoptima.testing.world import Description, Device, World
 
 
 def cap(method: Method) -> int:

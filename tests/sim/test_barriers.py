@@ -12,8 +12,8 @@ from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.sim.faults import Change, ChangeKind
+from fedoptima.testing.world import Description, Device, World
 from tests.support.rows import ROWS, WITH_BARRIER, Options
-from tests.support.world import Description, Device, World
 
 
 def happens(device: int, *events: tuple[float, ChangeKind]) -> list[Change]:

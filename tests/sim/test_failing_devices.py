@@ -15,9 +15,9 @@ from fedoptima.core.types import SERVER, NodeId
 from fedoptima.sim import delivery
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
+from fedoptima.testing.world import Description, Device, World
 from tests.support.bench import payload
 from tests.support.rows import Options, fedasync, fedoptima, fl
-from tests.support.world import Description, Device, World
 
 D0, D1, D2 = NodeId("d0"), NodeId("d1"), NodeId("d2")
 

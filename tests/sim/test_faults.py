@@ -11,8 +11,8 @@ from fedoptima.core.messages import Join
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.sim.faults import Change, ChangeKind, Churn
+from fedoptima.testing.world import Description, Device, World
 from tests.support.rows import ROWS, Options, fedasync, fl
-from tests.support.world import Description, Device, World
 
 FLEET = {NodeId(f"d{i}"): True for i in range(20)}
 D0, D1, D2 = NodeId("d0"), NodeId("d1"), NodeId("d2")

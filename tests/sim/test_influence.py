@@ -18,8 +18,8 @@ from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.methods.registry import METHODS
-from tests.support.toy import BATCH
-from tests.support.world import Description, Device, World
+from fedoptima.testing.toy import BATCH
+from fedoptima.testing.world import Description, Device, World
 
 ASYNCHRONOUS = ("fedoptima", "fedasync", "fedbuff", "oafl")
 FACTOR = 4  # as docs/decisions/0024 states it

@@ -18,9 +18,9 @@ from fedoptima.core.messages import (
 )
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.sim.network import Envelope, Link
+from fedoptima.testing.world import Description, Device, World
 from tests.support.bench import payload
 from tests.support.rows import FULL, fedoptima
-from tests.support.world import Description, Device, World
 
 
 def bulk(size: int, seq: int = 0) -> Envelope:

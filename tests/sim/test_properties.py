@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedoptima.core.effects import Run
 from fedoptima.core.events import Disconnected, Event, Received
-from fedoptima.core.jobs import Merge
 from fedoptima.core.messages import (
     ActivationBatch,
     Assignment,
@@ -30,63 +28,54 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.serialization import freeze
-from fedoptima.core.shares import Shares
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.sim.faults import Change
+from fedoptima.testing import laws
+from fedoptima.testing.checking import STEPS
+from fedoptima.testing.fleets import Build, calm
+from fedoptima.testing.world import Description, Device, World
 from tests.support.fleets import descriptions
 from tests.support.rows import CAPPED, ROWS, WITH_BARRIER, WITHOUT_BARRIER, Options
-from tests.support.world import Description, Device, World
 
-REASONS = ("rounds done", "epochs done", "seconds are over", "reached the target", "converged")
-STEPS = st.sets(st.integers(1, 600), max_size=40)
+
+def drawn_rows(name: str) -> Build:
+    return lambda devices: ROWS[name](Options(participation=0.25))
 
 
 @given(descriptions())
 def test_every_run_in_which_somebody_is_left_ends_by_its_stop_rule(
     description: Description,
 ) -> None:
-    world = World(description)
-    outcome = world.run()
-    assert not outcome.failed
-    assert any(reason in outcome.reason for reason in REASONS)
+    laws.run_ends_by_its_stop_rule(description)
 
 
 @given(descriptions())
 def test_the_same_description_gives_the_same_digest(description: Description) -> None:
-    first, second = World(description), World(description)
-    assert first.run() == second.run()
-    assert first.digest == second.digest
+    laws.run_is_the_same_again(description)
 
 
 @given(descriptions(), STEPS)
 def test_saving_and_restoring_everything_changes_nothing_that_follows(
     description: Description, steps: set[int]
 ) -> None:
-    whole, interrupted = World(description), World(description)
-    assert whole.run() == interrupted.run(swap_at=steps)
-    assert whole.digest == interrupted.digest
+    laws.checkpoints_change_nothing(description, steps)
 
 
 @pytest.mark.parametrize("method", ROWS)
 def test_a_run_may_be_saved_and_restored_after_every_single_event(method: str) -> None:
-    description = _unlucky_fleet(method)
-    whole, interrupted = World(description), World(description)
-    assert whole.run() == interrupted.run(swap_at=range(100_000))
-    assert whole.digest == interrupted.digest
+    laws.checkpoints_change_nothing(_unlucky_fleet(method), range(100_000))
 
 
 @given(descriptions(methods=CAPPED))
 def test_the_cap_holds_at_every_instant(description: Description) -> None:
-    world = World(description)
-    world.run()
     assert description.cap is not None
-    assert world.watch.peak <= description.cap
+    laws.cap_holds_at_every_instant(description)
 
 
 @given(descriptions(methods=WITHOUT_BARRIER, stay_hung=True))
 def test_hung_devices_never_stop_the_others(description: Description) -> None:
-    World(description).run()
+    laws.run_ends_by_its_stop_rule(description)
 
 
 @given(
@@ -97,7 +86,7 @@ def test_hung_devices_never_stop_the_others(description: Description) -> None:
 )
 def test_hung_devices_never_stop_the_others_at_a_barrier(description: Description) -> None:
     """Told to wait, it waits for one that has left, of course: here none does."""
-    World(description).run()
+    laws.run_ends_by_its_stop_rule(description)
 
 
 @given(descriptions(methods=WITHOUT_BARRIER, delays=(0, 1)))
@@ -154,24 +143,18 @@ _TO_DEVICE: tuple[Message, ...] = (
 
 @given(descriptions(methods=WITH_BARRIER, kinds=("cut", "restore")))
 def test_an_update_that_is_handed_in_twice_counts_once(description: Description) -> None:
-    world = World(description)
-    world.run()
-    shares, trained, epochs = Shares(), dict[PayloadId, int](), 0.0
-    for record in world.records:
-        if record.node != SERVER:
-            continue
-        match record.event:
-            case Received(device, _, Join(samples=samples)):
-                shares.add(device, samples)
-            case Disconnected(device):
-                shares.remove(device)
-            case Received(_, _, ModelUpdate() as update):
-                trained[update.data.id] = update.trained
-        for effect in record.effects:
-            if isinstance(effect, Run) and isinstance(effect.job, Merge):
-                parts = effect.job.parts
-                epochs += sum(shares.epochs(p.device, trained.pop(p.data.id)) for p in parts)
-    assert world.server.progress.epochs == pytest.approx(epochs)
+    laws.update_counts_once(description)
+
+
+@given(calm(st.sampled_from([ROWS[name] for name in ROWS]).map(lambda row: lambda _: row())))
+def test_nobody_starves(description: Description) -> None:
+    laws.nobody_starves(description)
+
+
+@settings(max_examples=20)
+@given(calm(st.sampled_from(WITH_BARRIER).map(drawn_rows)))
+def test_nobody_starves_where_some_are_drawn_for_each_round(description: Description) -> None:
+    laws.nobody_starves(description)
 
 
 @pytest.mark.parametrize("method", ROWS)
@@ -197,8 +180,6 @@ def _unlucky_fleet(method: str) -> Description:
             Change(12.0, NodeId("d2"), "return"),
             Change(14.0, NodeId("d3"), "hang"),
         ],
-        cap=options.cap if method in CAPPED else None,
-        credit_timeout=options.credit_timeout,
         evaluate_every=0.5,
     )
 

@@ -26,8 +26,8 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
+from fedoptima.testing.toy import PLAN
 from tests.support.rows import FULL
-from tests.support.toy import PLAN
 
 M = TypeVar("M")
 

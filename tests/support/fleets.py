@@ -1,4 +1,4 @@
-"""Random fleets, methods, stop rules and misfortunes, for the properties."""
+"""Random runs of our own methods, with random options."""
 
 from __future__ import annotations
 
@@ -7,115 +7,43 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from fedoptima.core.stopping import StopRule
-from fedoptima.core.types import NodeId
-from fedoptima.sim.faults import Change, ChangeKind
-from tests.support.rows import CAPPED, ROWS, Options
-from tests.support.world import Description, Device
-
-# A coarse grid, so that things often happen at the same instant.
-TIMES = st.integers(0, 60).map(lambda quarter: quarter / 4)
-_AFTERWARDS = 20.0
-
-DEVICES = st.builds(
-    Device,
-    speed=st.sampled_from([0.5, 1.0, 1.5, 2.0, 8.0]),
-    bytes_per_second=st.sampled_from([532.0, 1064.0, 4000.0, 1e5]),
-    latency=st.sampled_from([0.0, 0.0, 0.25, 1.0]),
-    samples=st.integers(1, 12),
-    joins_at=st.one_of(st.just(0.0), st.just(0.0), TIMES),
-)
-
-
-def _changes(name: NodeId, kinds: Sequence[ChangeKind]) -> st.SearchStrategy[list[Change]]:
-    speeds = st.sampled_from([300.0, 2000.0, 50000.0])
-    return st.lists(
-        st.builds(Change, TIMES, st.just(name), st.sampled_from(kinds), speeds), max_size=8
-    )
-
-
-def _recovery(name: NodeId, changes: Sequence[Change]) -> list[Change]:
-    """Whatever has happened to it, the device is there and working afterwards."""
-    restart: list[ChangeKind] = ["leave"] if any(c.kind == "hang" for c in changes) else []
-    return [Change(_AFTERWARDS, name, kind) for kind in (*restart, "return", "restore")]
+from fedoptima.sim.faults import ChangeKind
+from fedoptima.testing.fleets import KINDS, Build
+from fedoptima.testing.fleets import descriptions as random_runs
+from fedoptima.testing.world import Description
+from tests.support.rows import ROWS, Options
 
 
 @st.composite
-def options(
+def rows(
     draw: st.DrawFn,
+    methods: Sequence[str],
     delays: Sequence[int],
     barrier_timeouts: Sequence[float | None],
     on_leave: Sequence[Literal["drop", "wait"]],
-) -> Options:
-    return Options(
+) -> Build:
+    chosen = draw(st.sampled_from(methods))
+    options = Options(
         cap=draw(st.integers(1, 9)),
         credit_timeout=draw(st.sampled_from([None, None, 0.5, 3.0, 30.0])),
         max_delay=draw(st.sampled_from(delays)),
         on_leave=draw(st.sampled_from(on_leave)),
         barrier_timeout=draw(st.sampled_from(barrier_timeouts)),
+        participation=draw(st.sampled_from([1.0, 1.0, 0.5, 0.2])),
         buffer=draw(st.integers(1, 5)),
         micro_batches=draw(st.integers(1, 4)),
     )
+    return lambda devices: ROWS[chosen](options)
 
 
-def stops() -> st.SearchStrategy[StopRule]:
-    return st.one_of(
-        st.builds(StopRule, rounds=st.integers(1, 4)),
-        st.builds(StopRule, epochs=st.sampled_from([0.5, 1.0, 2.0])),
-        st.builds(StopRule, hours=st.sampled_from([0.5 / 3600, 10 / 3600, 40 / 3600])),
-        st.builds(
-            StopRule,
-            rounds=st.just(6),
-            patience=st.sampled_from([0.25, 1.0]),
-            hours=st.just(90 / 3600),
-        ),
-        st.builds(StopRule, rounds=st.just(8), target_accuracy=st.sampled_from([0.1, 0.7])),
-    )
-
-
-@st.composite
 def descriptions(
-    draw: st.DrawFn,
     *,
     methods: Sequence[str] = tuple(ROWS),
-    kinds: Sequence[ChangeKind] = ("leave", "return", "cut", "restore", "hang", "bandwidth"),
+    kinds: Sequence[ChangeKind] = KINDS,
     stay_hung: bool = False,
     delays: Sequence[int] = (0, 1, 3, 100),
     barrier_timeouts: Sequence[float | None] = (None, 0.5, 5.0, 25.0),
     on_leave: Sequence[Literal["drop", "wait"]] = ("drop", "drop", "wait"),
-) -> Description:
-    """A run in which, in the end, somebody is left to finish it.
-
-    With ``stay_hung`` devices that hang are never restarted; the first device does not hang.
-    """
-    chosen: str = draw(st.sampled_from(methods))
-    tuned = draw(options(delays, barrier_timeouts, on_leave))
-    devices = draw(st.lists(DEVICES, min_size=1, max_size=9))
-    names = [NodeId(f"d{i}") for i in range(len(devices))]
-    changes: list[Change] = []
-    for number, name in enumerate(names):
-        allowed = [kind for kind in kinds if not (stay_hung and kind == "hang" and number == 0)]
-        happens = draw(_changes(name, allowed)) if draw(st.booleans()) else []
-        hangs = any(change.kind == "hang" for change in happens)
-        changes += happens
-        if not (stay_hung and hangs):
-            changes += _recovery(name, happens)
-    # Who hangs before it has joined is not there to begin with: no use in waiting for all.
-    patience: float | None = draw(st.sampled_from([2.0] if stay_hung else [None, 2.0]))
-    on_time = sum(device.joins_at == 0 for device in devices)
-    gather = max(1, on_time) if patience is None else len(devices)
-    return Description(
-        ROWS[chosen](tuned),
-        devices,
-        stop=draw(stops()),
-        changes=changes,
-        server_speed=draw(st.sampled_from([1.0, 4.0, 64.0])),
-        iterations=draw(st.sampled_from([None, 1, 2, 3])),
-        evaluate_every=draw(st.sampled_from([0.1, 1.0])),
-        gather=gather,
-        gather_patience=patience,
-        accuracy_rises=draw(st.booleans()),
-        dry=draw(st.booleans()),
-        cap=tuned.cap if chosen in CAPPED else None,
-        credit_timeout=tuned.credit_timeout,
-    )
+) -> st.SearchStrategy[Description]:
+    build = rows(methods, delays, barrier_timeouts, on_leave)
+    return random_runs(build, kinds=kinds, stay_hung=stay_hung)

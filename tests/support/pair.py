@@ -19,7 +19,7 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, payload_id
-from tests.support.toy import BATCH, ToyDevice, ToyServer
+from fedoptima.testing.toy import BATCH, ToyDevice, ToyServer
 
 
 @dataclass(frozen=True)

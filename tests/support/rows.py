@@ -25,6 +25,7 @@ class Options:
     max_delay: int = 100
     on_leave: Literal["drop", "wait"] = "drop"
     barrier_timeout: float | None = None
+    participation: float = 1.0
     buffer: int = 3
     micro_batches: int = 3
 
@@ -51,7 +52,12 @@ def _row(
 
 
 def _barrier(options: Options) -> Callable[[], Barrier]:
-    return partial(Barrier, on_leave=options.on_leave, timeout=options.barrier_timeout)
+    return partial(
+        Barrier,
+        on_leave=options.on_leave,
+        timeout=options.barrier_timeout,
+        participation=options.participation,
+    )
 
 
 def _async(options: Options) -> Callable[[], AsyncStaleness]:

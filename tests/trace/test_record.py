@@ -13,9 +13,9 @@ from fedoptima.core.serialization import freeze
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.sim.faults import Change
+from fedoptima.testing.world import Description, Device, World
 from fedoptima.trace.record import UNREADABLE, Record
 from tests.support.rows import ROWS, Options
-from tests.support.world import Description, Device, World
 
 
 def eventful(

@@ -8,12 +8,12 @@ import pytest
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import TimerFired
 from fedoptima.core.types import NodeId
+from fedoptima.testing.world import Description, World
 from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.reader import read_header, read_trace
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import Mark, TraceWriter, read_lines
 from tests.support.rows import fedoptima
-from tests.support.world import Description, World
 
 
 def record(number: int) -> Record:

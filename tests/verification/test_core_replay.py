@@ -22,10 +22,10 @@ from fedoptima.core.messages import (
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.sim.faults import Churn
+from fedoptima.testing.world import Device, World
 from fedoptima.trace.record import Record
 from fedoptima.verification.core_replay import replay_trace
 from tests.support.rows import DEFAULTS, ROWS
-from tests.support.world import Device, World
 from tests.verification.traces import (
     D0,
     D1,

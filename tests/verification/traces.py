@@ -11,11 +11,11 @@ from fedoptima.core.server import ServerCore
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
 from fedoptima.sim.faults import Change
+from fedoptima.testing.world import Description, Device, World
 from fedoptima.trace.record import Record
 from fedoptima.verification.core_replay import Verdict, replay_trace
 from fedoptima.verification.difference import Difference
 from tests.support.rows import DEFAULTS, ROWS
-from tests.support.world import Description, Device, World
 
 D0, D1, D2 = NodeId("d0"), NodeId("d1"), NodeId("d2")
 DEVICES = (Device(), Device(speed=2.0, latency=0.3), Device(speed=3.0))

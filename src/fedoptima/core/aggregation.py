@@ -61,7 +61,8 @@ WAIT = Decision()
 class AggregationPolicy(Protocol):
     closes_round: bool  # does every merge end a round, or only K of them?
 
-    def planned(self, round_seconds: float, now: float) -> None: ...  # of the median device
+    # ``round_seconds``: of the median device. ``seed``: of the run, for what is drawn by lot.
+    def planned(self, round_seconds: float, now: float, seed: int = 0) -> None: ...
     def enters(self, device: NodeId, now: float) -> bool: ...  # is it sent the model at once?
     def returned(self, device: NodeId, now: float, *, current: bool) -> None: ...  # with work
     def handed_in(self, device: NodeId) -> None: ...  # its update will be offered
@@ -112,7 +113,7 @@ class NoBarrier:
     closes_round = False
     deadline = None
 
-    def planned(self, round_seconds: float, now: float) -> None:
+    def planned(self, round_seconds: float, now: float, seed: int = 0) -> None:
         pass
 
     def enters(self, device: NodeId, now: float) -> bool:

@@ -3,6 +3,9 @@
 A round's members are the devices that were there when it began; whoever comes later is in the next
 one. So a round that has begun only ever waits for fewer devices: under constant churn, newcomers
 that counted at once would extend it for ever.
+
+With ``participation`` below 1 a round's members are drawn from the devices that are there; the
+others wait for a later round, as newcomers do.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from fedoptima.core.aggregation import WAIT, Decision, Offer
 from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.jobs import Merge, Part
 from fedoptima.core.messages import ModelUpdate
+from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId
 
 PATIENCE: Final = 30.0  # times a round of the median device
@@ -28,19 +32,32 @@ class Barrier:
     waits until it is back, unless it never sent work or had fallen silent before. ``timeout``:
     seconds for which devices that are connected and silent are waited for; they run while an update
     or a newcomer waits for them. None: `PATIENCE` times the longer of the predicted round and this
-    round's first arrival, and at least `LEAST_PATIENCE`.
+    round's first arrival, and at least `LEAST_PATIENCE`. ``participation``: the share of the
+    devices that are in a round, at least one; drawn anew for each round from the run's seed.
     """
 
     closes_round = True
     max_delay = 0
+    participation = 1.0  # in checkpoints of before there was one, too
+    _seed = 0
+    _round = 0
 
     def __init__(
-        self, *, on_leave: Literal["drop", "wait"] = "drop", timeout: float | None = None
+        self,
+        *,
+        on_leave: Literal["drop", "wait"] = "drop",
+        timeout: float | None = None,
+        participation: float = 1.0,
     ) -> None:
+        if not 0 < participation <= 1:
+            raise ConfigError(
+                f"participation = {participation}: must be above 0 and at most 1 (all devices)"
+            )
         if timeout is not None and timeout <= 0:
             raise ConfigError(f"the barrier's timeout must be above 0 seconds, got {timeout}")
         self.on_leave = on_leave
         self.timeout = timeout
+        self.participation = participation
         self.deadline: float | None = None
         self._predicted = 0.0  # seconds of a round
         self._began = 0.0  # this round
@@ -59,13 +76,13 @@ class Barrier:
 
     # ---- devices -----------------------------------------------------------------------------
 
-    def planned(self, round_seconds: float, now: float) -> None:
-        self._predicted, self._began = round_seconds, now
+    def planned(self, round_seconds: float, now: float, seed: int = 0) -> None:
+        self._predicted, self._began, self._seed = round_seconds, now, seed
 
     def enters(self, device: NodeId, now: float) -> bool:
         """A device without work has joined. Does it get the model at once?"""
         if device in self._merged:
-            return True  # the result of the merge
+            return self.participation == 1  # the result of the merge, or whoever is drawn after it
         if device in self._missing and (device in self._away or self.on_leave == "wait"):
             self._is_back(device, now)
             return True
@@ -171,9 +188,7 @@ class Barrier:
         if self._pool:
             return self._open(late)
         if self._newcomers:
-            newcomers = tuple(self._newcomers)
-            self._begin(self._newcomers, now)
-            return Decision(begins=newcomers, late=late)
+            return Decision(begins=self._begin(self._newcomers, self._newcomers, now), late=late)
         return Decision(late=late) if late else WAIT
 
     def _is_excused(self, device: NodeId) -> bool:
@@ -187,22 +202,40 @@ class Barrier:
         self._merging, self._merged = True, dict.fromkeys(devices)
         self._pool.clear()
         self.deadline = self._since = None
-        return Decision(Merge(0.0, parts, refresh=devices), devices, settled, late=late)
+        # Where members are drawn, that is after the merge, and then they get the model.
+        refresh = devices if self.participation == 1 else ()
+        return Decision(Merge(0.0, parts, refresh=refresh), refresh, settled, late=late)
 
     def merged(self, present: Container[NodeId], now: float) -> tuple[NodeId, ...]:
-        """The next round begins; returns its newcomers."""
+        """The next round begins; returns those of its members that did not get the merged model."""
         newcomers = tuple(self._newcomers)
-        members = self._merged | self._newcomers
+        candidates = self._merged | self._newcomers
         self._merging, self._merged = False, {}
-        self._begin(members, now)
+        members = self._begin(candidates, present, now)
         self._away = {device: None for device in members if device not in present}
-        return newcomers
+        self._set_deadline()
+        return newcomers if self.participation == 1 else members
 
-    def _begin(self, members: dict[NodeId, None], now: float) -> None:
-        self._missing = dict(members)
-        self._newcomers, self._absent, self._away = {}, {}, {}
+    def _begin(
+        self, candidates: dict[NodeId, None], present: Container[NodeId], now: float
+    ) -> tuple[NodeId, ...]:
+        members = self._drawn(candidates)
+        self._missing = dict.fromkeys(members)
+        others = [d for d in candidates if d not in self._missing and d in present]
+        self._newcomers, self._absent, self._away = dict.fromkeys(others), {}, {}
         self._began, self._first = now, 0.0
-        self.deadline = self._since = None
+        self._since = now if others else None
+        self._set_deadline()
+        return members
+
+    def _drawn(self, candidates: Iterable[NodeId]) -> tuple[NodeId, ...]:
+        everybody = tuple(candidates)
+        self._round += 1
+        if self.participation == 1:
+            return everybody
+        lots = {d: derive(self._seed, "participation", self._round, d) for d in everybody}
+        count = max(1, round(self.participation * len(everybody)))
+        return tuple(sorted(sorted(everybody, key=lambda d: (lots[d], d))[:count]))
 
     # ---- time --------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ class ServerSettings:
     iterations: int | None = None  # H; None: see iterations_for
     evaluate_every: float = 1.0  # epochs
     drop_diverged: bool = False  # a diverged device leaves the run instead of ending it
+    seed: int = 0
 
     def iterations_for(self, samples: int, mean: float) -> int:
         """H: one pass over the device's own samples, or over a mean share if that differs by a

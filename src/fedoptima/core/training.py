@@ -77,7 +77,7 @@ class Training:
         self.models.begin(planned.result)
         self.progress.begin(now, len(self.roster.members))
         seconds = predicted_round(planned, self._settings, self.roster.shares.largest)
-        self.aggregation.planned(seconds, now)
+        self.aggregation.planned(seconds, now, self._settings.seed)
         effects: list[Effect] = []
         for device, member in sorted(self.roster.members.items()):
             effects += self.admit(device, member, now)

@@ -82,6 +82,7 @@ def server_settings(
         batch_size=recipe.training.batch_size,
         iterations=recipe.training.iterations,
         evaluate_every=recipe.training.evaluate_every,
+        seed=recipe.seed,
     )
 
 

@@ -45,6 +45,13 @@ OnLeaveOption = Annotated[
         "back."
     ),
 ]
+ParticipationOption = Annotated[
+    float,
+    Field(
+        description="Share of the devices that are in a round, at least one; drawn anew for each "
+        "round. The others wait."
+    ),
+]
 BarrierTimeoutOption = Annotated[
     float | None,
     Field(

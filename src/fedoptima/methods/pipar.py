@@ -13,7 +13,12 @@ from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.scheduler import FifoScheduler
-from fedoptima.methods.options import BarrierTimeoutOption, OnLeaveOption, RobustBarrierOption
+from fedoptima.methods.options import (
+    BarrierTimeoutOption,
+    OnLeaveOption,
+    ParticipationOption,
+    RobustBarrierOption,
+)
 
 
 def pipar(
@@ -29,6 +34,7 @@ def pipar(
     ] = None,
     on_leave: OnLeaveOption = "wait",  # the paper: a leaving device blocks training
     barrier_timeout: BarrierTimeoutOption = None,
+    participation: ParticipationOption = 1.0,
     robust: RobustBarrierOption = "none",
 ) -> Method:
     if micro_batches is not None and micro_batches < 1:
@@ -37,7 +43,9 @@ def pipar(
         name="pipar",
         program=ProgramSpec("gradient", micro_batches=micro_batches or 0),
         training=ServerTraining.PER_DEVICE,
-        aggregation=partial(Barrier, on_leave=on_leave, timeout=barrier_timeout),
+        aggregation=partial(
+            Barrier, on_leave=on_leave, timeout=barrier_timeout, participation=participation
+        ),
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,

@@ -9,7 +9,12 @@ from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.scheduler import FifoScheduler
-from fedoptima.methods.options import BarrierTimeoutOption, OnLeaveOption, RobustBarrierOption
+from fedoptima.methods.options import (
+    BarrierTimeoutOption,
+    OnLeaveOption,
+    ParticipationOption,
+    RobustBarrierOption,
+)
 
 
 def splitfed(
@@ -17,13 +22,16 @@ def splitfed(
     *,
     on_leave: OnLeaveOption = "drop",
     barrier_timeout: BarrierTimeoutOption = None,
+    participation: ParticipationOption = 1.0,
     robust: RobustBarrierOption = "none",
 ) -> Method:
     return Method(
         name="splitfed",
         program=ProgramSpec("gradient"),
         training=ServerTraining.PER_DEVICE,
-        aggregation=partial(Barrier, on_leave=on_leave, timeout=barrier_timeout),
+        aggregation=partial(
+            Barrier, on_leave=on_leave, timeout=barrier_timeout, participation=participation
+        ),
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,

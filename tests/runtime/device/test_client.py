@@ -19,7 +19,7 @@ from fedoptima.runtime.timeouts import Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import METHOD, SERVICE
 from fedoptima.runtime.wire.frames import deserialize
-from tests.support.toy import ToyDevice
+from fedoptima.testing.toy import ToyDevice
 
 HASTY = Timeouts(
     handshake=1.0, retry_first=0.05, retry_longest=0.8, telemetry_every=0.1, farewell=1.0

@@ -31,11 +31,11 @@ from fedoptima.runtime.device import telemetry as telemetry_module
 from fedoptima.runtime.device.device_node import DeviceNode
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.device.telemetry import Telemetry
+from fedoptima.testing.toy import PLAN, ToyDevice
 from fedoptima.trace.record import Record
 from tests.support.bench import global_model
 from tests.support.network import DEADLINE, Gate
 from tests.support.rows import FULL, GRADIENT
-from tests.support.toy import PLAN, ToyDevice
 
 NAME = NodeId("pi")
 E = TypeVar("E", bound=Event)

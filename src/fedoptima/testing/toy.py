@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fedoptima.core.errors import NotFinite, TrainingDiverged
 from fedoptima.core.jobs import (
@@ -31,6 +31,9 @@ from fedoptima.core.jobs import (
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.types import NodeId, Payload, PayloadId
+
+if TYPE_CHECKING:
+    from fedoptima.engine.losses import Losses
 
 MODEL_BYTES = 1000
 ACTIVATION_BYTES = 2000
@@ -62,7 +65,7 @@ class ToyDevice:
         self._fails_at = fails_at
         self.reset()
 
-    losses = None  # its losses are not checked
+    losses: Losses | None = None  # its losses are not checked
 
     def reset(self) -> None:
         self._prepared = False

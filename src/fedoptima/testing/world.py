@@ -8,6 +8,7 @@ no update merged twice, nobody dropped for breaking the protocol.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,9 +36,9 @@ from fedoptima.sim.executor import Inline
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Link
 from fedoptima.sim.state import SimDevice, SimState
+from fedoptima.testing.toy import BATCH, ToyCosts, ToyDevice, ToyServer
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
-from tests.support.toy import BATCH, ToyCosts, ToyDevice, ToyServer
 
 ENDLESS = 30_000  # events: no described run needs half as many
 
@@ -71,8 +72,11 @@ class Description:
     evaluation_diverges_at: int | None = None
     merge_error: Exception | None = None
     dry: bool = False
-    cap: int | None = None  # what the watch holds the method to
-    credit_timeout: float | None = None
+
+    @property
+    def cap(self) -> int | None:
+        """What the watch holds the method to."""
+        return self.method.flow().cap
 
     def name(self, number: int) -> NodeId:
         return NodeId(f"d{number}")
@@ -232,14 +236,17 @@ class Watch:
 
     def __init__(self, description: Description) -> None:
         self._cap = description.cap
-        self._timeout = description.credit_timeout
+        self._timeout = description.method.flow().timeout
         self._buffered: Counter[NodeId] = Counter()
         self._granted: dict[NodeId, float] = {}  # when
         self._merged: dict[PayloadId, None] = {}
         self._refused: dict[NodeId, int] = {}  # not answered yet: after how many merges
         self._merges = 0
-        # Behind a barrier a refused device is answered when the next round begins.
-        self._may_wait = int(description.method.aggregation().closes_round)
+        # Behind a barrier a refused device is answered when the next round begins, or the next
+        # one that it is drawn for.
+        policy = description.method.aggregation()
+        drawn = getattr(policy, "participation", 1.0) < 1
+        self._may_wait = math.inf if drawn else int(policy.closes_round)
         self._owing: dict[NodeId, None] = {}  # has a model that no update has followed yet
         self._drops_expected = False
         self.peak = 0
