@@ -94,6 +94,7 @@ def test_a_run_directory_holds_what_it_says(tmp_path: Path) -> None:
         "metrics.csv",
         "summary.json",
         "model.safetensors",
+        "last_state",
     }
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["accuracy"] == result.accuracy

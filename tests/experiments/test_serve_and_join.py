@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -10,7 +12,10 @@ import pytest
 
 import fedoptima
 from fedoptima import ConfigError, Interrupted
-from tests.support.network import DEADLINE, NAMES, Work, tiny_recipe
+from fedoptima.experiments.run_directory import RunDirectory
+from tests.support.network import DEADLINE, NAMES, Work, tiny_recipe, until
+
+ANYWHERE = "127.0.0.1:0"
 
 
 class Serving:
@@ -56,6 +61,55 @@ def test_a_run_is_served_and_joined_stopped_and_resumed(tmp_path: Path) -> None:
     assert result.rounds == 2
     again = fedoptima.serve(out=out, resume=True)  # it is over: nothing is served
     assert again.weights_digest == result.weights_digest
+
+
+@pytest.mark.parametrize("method", ["fedoptima", "fl"])
+def test_a_finished_run_goes_on_when_it_is_extended(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="fedoptima.server")
+    recipe, out = tiny_recipe(method, stop={"epochs": 1.0}), tmp_path / "run"
+    first = Serving(recipe=recipe, out=out, listen="127.0.0.1:0")
+    first.join_all(tmp_path / "states")
+    begun = first.work.answer()
+    assert isinstance(begun, fedoptima.Result)
+
+    second = Serving(recipe=recipe, out=out, resume=True, extend={"epochs": 2}, listen=ANYWHERE)
+    second.join_all(tmp_path / "states")
+    result = second.work.answer()
+    assert isinstance(result, fedoptima.Result)
+    assert result.reason == "2 epochs done"
+    assert result.curve[: len(begun.curve)] == begun.curve
+    assert re.search(r"resuming from the checkpoint after [0-9.]+ s of training", caplog.text)
+    found = fedoptima.replay(out, weights=True, allow_modules=["tests"])
+    assert found.identical, found
+    again = fedoptima.serve(recipe, out=out, resume=True)  # the recipe that it began with
+    assert again.weights_digest == result.weights_digest
+
+
+def test_a_run_is_stopped_and_paused_from_outside(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    recipe = tiny_recipe("fedoptima", stop={"epochs": 100_000.0})
+    serving = Serving(recipe=recipe, out=out, listen=ANYWHERE)
+    joining = Work(partial(serving.join_all, tmp_path / "states"), "devices")
+    joining.start()
+    run = RunDirectory(out)
+    until(lambda: len(list(run.metrics.open())) > 2 if run.metrics.exists() else None, "trained")
+    assert run.executed
+    run.control.write_text("pause")
+    with pytest.raises(Interrupted):
+        serving.work.answer()
+    assert not run.over
+    assert not run.executed
+
+    again = Serving(out=out, resume=True, listen=ANYWHERE, allow_modules=["tests"])
+    assert again._ready.wait(DEADLINE)
+    run.control.write_text("stop")
+    result = again.work.answer()
+    assert isinstance(result, fedoptima.Result)
+    assert result.reason == "stopped by its operator"
+    assert run.over
+    assert fedoptima.replay(out, allow_modules=["tests"]).identical
 
 
 @pytest.mark.parametrize(

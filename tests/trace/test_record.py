@@ -64,8 +64,8 @@ def test_these_runs_know_every_event_and_every_effect() -> None:
             for record in eventful(method, **{what: True}).records:
                 seen |= {type(record.event), *map(type, record.effects)}
     # A simulated server has one process from beginning to end, and engines without tensors have no
-    # step that must be undone.
-    never = {events.Restarted, effects.Drop}
+    # step that must be undone. Nobody extends or ends these runs.
+    never = {events.Restarted, events.Extended, events.Ended, effects.Drop}
     assert seen >= {*get_args(events.Event), *get_args(effects.Effect)} - never
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedoptima.core.effects import Halt, Run, Send
-from fedoptima.core.events import Connected, Disconnected, JobDone, JobFailed, Received
+from fedoptima.core.events import Connected, Disconnected, Extended, JobDone, JobFailed, Received
 from fedoptima.core.jobs import Job, LoadModel, Merge, PlanRun, Prepare
 from fedoptima.core.messages import GlobalModel, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
@@ -135,7 +135,7 @@ class UsageAccount:
         self._listener = self.clocks[SERVER].listener = listener
 
     def observe(self, record: Record) -> None:
-        if self.over:
+        if self.over and not isinstance(record.event, Extended):
             return
         self.now = now = record.at
         node = self.clocks.get(record.node)
@@ -155,6 +155,8 @@ class UsageAccount:
             case Connected():
                 node.advance(now)
                 node.connected = True
+            case Extended():
+                self.over = False
             case Disconnected():
                 if record.node == SERVER:
                     self._lost(event.peer, now)

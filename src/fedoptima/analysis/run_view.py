@@ -13,7 +13,7 @@ from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.timeline import Timeline, TimelineAccount
 from fedoptima.core.effects import DOUBTS, PROBLEMS, Effect, Halt, Note
-from fedoptima.core.events import JobDone, Received
+from fedoptima.core.events import Extended, JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join
 from fedoptima.core.plan import Plan, recorded_plan
@@ -95,6 +95,8 @@ class _Seen:
                 self.joins[device] = join
             case JobDone(_, PlanRun(), text=text):
                 self.plan = recorded_plan(text)
+            case Extended():
+                self.halt = None
         for effect in record.effects:
             self._effect(effect)
 

@@ -10,6 +10,7 @@ import typer
 
 from fedoptima.cli.commands.certs import certs
 from fedoptima.cli.commands.compare import compare
+from fedoptima.cli.commands.control import pause, stop
 from fedoptima.cli.commands.dashboard import dashboard
 from fedoptima.cli.commands.device import device
 from fedoptima.cli.commands.lists import datasets, fleets, methods
@@ -17,6 +18,7 @@ from fedoptima.cli.commands.plan import plan
 from fedoptima.cli.commands.replay import replay
 from fedoptima.cli.commands.report import report
 from fedoptima.cli.commands.run import run
+from fedoptima.cli.commands.runs import runs
 from fedoptima.cli.commands.server import server
 from fedoptima.cli.commands.simulate import simulate
 from fedoptima.cli.commands.sweep import sweep
@@ -36,7 +38,7 @@ app = typer.Typer(
 
 for command in (
     *(run, server, device, simulate, compare, sweep, report, trace, dashboard),
-    *(plan, replay, methods, datasets, fleets),
+    *(plan, replay, runs, pause, stop, methods, datasets, fleets),
 ):
     app.command()(explained(command))
 app.add_typer(certs)

@@ -39,6 +39,7 @@ def run_server(
     *,
     again: list[str],
     resume: bool,
+    extended: bool,
     quiet: bool,
     listen: Address,
     tls: ServerTLS | None,
@@ -79,6 +80,8 @@ def run_server(
                 console.print(f"dashboard on {shown_at}", soft_wrap=True)
             view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
             setup = prepare_server(recipe, Given(code=code), view.reading)
+            if extended:  # not earlier: what was not possible leaves the run as it was
+                directory.extend(recipe)
             if not resume:
                 directory = RunDirectory.create(directory.path, setup.describe())
             stack.enter_context(log_to_file(directory.server_log))
@@ -103,6 +106,13 @@ def run_server(
         way_on = f"; resume with: {shlex.join(again)}" if directory.begun else ""
         console.print(f"stopped{way_on}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
+
+
+def over(run: RunDirectory) -> str:
+    return (
+        f"{run.path}: this run is over; its result is in {run.summary}. Add --extend "
+        "stop.epochs=N to let it go on"
+    )
 
 
 def show(result: Result, *, as_json: bool) -> None:

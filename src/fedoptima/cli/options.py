@@ -49,6 +49,15 @@ Dry = Annotated[
 ResumedRun = Annotated[
     Path | None, typer.Option("--resume", metavar="RUN", help="Resume the run in this folder.")
 ]
+Extend = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--extend",
+        metavar="KEY=VALUE",
+        help="With --resume: go on longer than the recipe says, also after the end, e.g. "
+        "stop.epochs=200. Only keys of stop. May be given again.",
+    ),
+]
 AllowModules = Annotated[
     list[str] | None,
     typer.Option(

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.display.console import stderr
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
+    from fedoptima.experiments.run_directory import RunDirectory
 
 
 def read_recipe(
@@ -72,6 +74,26 @@ def allowance(recipe: Recipe) -> list[str]:
     from fedoptima.experiments.given import named_packages
 
     return [word for package in named_packages(recipe) for word in ("--allow-module", package)]
+
+
+def extension(
+    run: RunDirectory, recipe: Recipe, wanted: list[str] | None
+) -> tuple[Recipe, dict[str, object]]:
+    """What ``--extend`` asks for, which a line says: the recipe with it, and the changes."""
+    from fedoptima.config.load import parse_value
+    from fedoptima.experiments.extension import announcement, extend
+
+    changes: dict[str, object] = {}
+    for item in wanted or []:
+        key, sign, text = item.partition("=")
+        if not sign or not key.strip():
+            raise ConfigError(f"--extend {item}: write it as stop.KEY=VALUE, e.g. stop.epochs=200")
+        changes[key.strip()] = parse_value(text)
+    if not changes:
+        return recipe, {}
+    extended = extend(run, recipe, changes)
+    stderr().print(announcement(recipe, extended), soft_wrap=True)
+    return extended, changes
 
 
 def refuse_with_resume(asked: Mapping[str, object]) -> None:

@@ -6,6 +6,7 @@ its progress and learns that it should stop.
 
 from __future__ import annotations
 
+import shutil
 import time
 import traceback
 from contextlib import suppress
@@ -128,6 +129,7 @@ def _execute(order: Order, reporter: _Reporter) -> None:
                 recipe = order.recipe.model_copy(update={"workers": order.workers})
                 start(recipe, given, out=run.path, dry=order.dry, **hooks)
     finally:
+        shutil.rmtree(run.last_state, ignore_errors=True)  # a comparison's runs end together
         with suppress(OSError):  # it is not empty, as it should be
             run.path.rmdir()
 

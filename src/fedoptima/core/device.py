@@ -14,15 +14,11 @@ from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import (
     Connected,
     Disconnected,
-    Evaluated,
-    EvaluationFailed,
     Event,
     JobDone,
     JobFailed,
     Received,
     Rejected,
-    Restarted,
-    TimerFired,
 )
 from fedoptima.core.job_slot import JobSlot
 from fedoptima.core.jobs import ExportModel, LoadModel, Prepare
@@ -113,7 +109,7 @@ class DeviceCore:
                 return []
             case JobFailed(_, _, error, diverged):
                 return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]
-            case TimerFired() | Evaluated() | EvaluationFailed() | Restarted():
+            case _:  # the server's own
                 raise InvariantBroken(f"a device cannot handle {event}")
 
     # ---- connection --------------------------------------------------------------------------

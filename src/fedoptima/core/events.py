@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.jobs import Job
 from fedoptima.core.messages import Message
+from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId, Payload, value
 
 Metrics = tuple[tuple[str, float], ...]
@@ -80,6 +81,20 @@ class TimerFired:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """The run is to end later than it was told before; also after its end."""
+
+    stop: StopRule
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The operator wants the run to end now, with what it has reached."""
+
+    reason: str
+
+
 Event = (
     Connected
     | Disconnected
@@ -91,4 +106,6 @@ Event = (
     | Evaluated
     | EvaluationFailed
     | TimerFired
+    | Extended
+    | Ended
 )

@@ -156,3 +156,11 @@ class RobustMerge(Merge):
 DeviceJob = Prepare | LoadModel | Forward | AuxiliaryStep | Backward | FullStep | ExportModel
 ServerJob = PlanRun | OpenCopy | CloseCopy | ServerStep | Merge
 Job = DeviceJob | ServerJob
+
+
+def source_of(job: Job) -> NodeId | None:
+    """The device whose data a job of the server works on, if it is one alone."""
+    match job:
+        case ServerStep(origin=device) | Merge(parts=(Part(device=device),)):
+            return device
+    return None

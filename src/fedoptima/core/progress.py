@@ -85,6 +85,20 @@ class Progress:
             self._merges = 0.0
             self._round_size = max(1, members)
 
+    @property
+    def rule(self) -> StopRule:
+        return self._rule
+
+    def extend(self, rule: StopRule) -> float:
+        """Another budget; returns when the training began."""
+        self._rule = self._stopper.rule = rule
+        self.closing, self.failed = None, False
+        return self._began
+
+    def end(self, reason: str) -> list[Effect]:
+        self.closing = self.closing or reason
+        return []
+
     def share(self, now: float) -> float:
         """The share of the training budget that is spent."""
         return self._rule.progress(

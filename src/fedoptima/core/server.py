@@ -16,9 +16,11 @@ from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import (
     Connected,
     Disconnected,
+    Ended,
     Evaluated,
     EvaluationFailed,
     Event,
+    Extended,
     JobDone,
     JobFailed,
     Received,
@@ -26,7 +28,7 @@ from fedoptima.core.events import (
     Restarted,
     TimerFired,
 )
-from fedoptima.core.jobs import Job, Merge, Part, PlanRun, ServerStep
+from fedoptima.core.jobs import Merge, PlanRun, source_of
 from fedoptima.core.membership import Member, Roster
 from fedoptima.core.messages import ActivationBatch, Failed, Join, Message, ModelUpdate, Stop
 from fedoptima.core.method import Method
@@ -34,6 +36,7 @@ from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_figures
 from fedoptima.core.robust import faults
 from fedoptima.core.settings import ServerSettings
+from fedoptima.core.stopping import StopRule
 from fedoptima.core.text import quoted
 from fedoptima.core.training import Training
 from fedoptima.core.types import NodeId
@@ -107,7 +110,7 @@ class ServerCore:
         return self._timers
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        if self._phase is ServerPhase.STOPPED:
+        if self._phase is ServerPhase.STOPPED and not isinstance(event, Extended):
             return self._turn_away(event)
         self._now = now
         effects = self._react(event)
@@ -149,6 +152,10 @@ class ServerCore:
                 return []
             case TimerFired(key):
                 return self._timer_fired(key)
+            case Extended(rule):
+                return self._extend(rule)
+            case Ended(reason):
+                return self.progress.end(reason)
 
     # ---- devices -----------------------------------------------------------------------------
 
@@ -179,10 +186,8 @@ class ServerCore:
             case Failed(error, diverged):
                 note = Note(NoteKind.DEVICE_FAILED, device, error)
                 if self._ends_the_run(diverged):
-                    return [
-                        note,
-                        *self._finish(f"{device}: {quoted(error, _MOST_QUOTED)}", failed=True),
-                    ]
+                    why = f"{device}: {quoted(error, _MOST_QUOTED)}"
+                    return [note, *self._finish(why, failed=True)]
                 return [note, *self._remove(device)]
         raise ProtocolViolation(f"a device does not send {type(message).__name__}")
 
@@ -198,7 +203,7 @@ class ServerCore:
     def _job_failed(self, event: JobFailed) -> list[Effect]:
         """A job on what one device sent: the others continue, whatever went wrong, unless it goes
         wrong with every device there has been. Any other job: the run ends."""
-        device = _source_of(event.job)
+        device = source_of(event.job)
         if device is None:
             return self._finish(event.error, failed=True)
         self._failing[device] = None
@@ -257,8 +262,7 @@ class ServerCore:
         """With a barrier, until all devices from before a restart are back."""
         if self.phase is not ServerPhase.RUNNING or not self.training.expect_all_back():
             return []
-        patience = self._settings.patience
-        return [] if patience is None else [self._set_timer(REJOIN, self._now + patience)]
+        return self._timer_after(REJOIN, self._settings.patience, self._now)
 
     # ---- before the run ----------------------------------------------------------------------
 
@@ -266,9 +270,9 @@ class ServerCore:
         settings = self._settings
         if len(self._roster.members) >= settings.devices:
             return self._begin_planning()
-        if settings.patience is not None and GATHER not in self._timers:
-            return [self._set_timer(GATHER, self._now + settings.patience)]
-        return []
+        if GATHER in self._timers:
+            return []
+        return self._timer_after(GATHER, settings.patience, self._now)
 
     def _begin_planning(self) -> list[Effect]:
         self._phase = ServerPhase.PLANNING
@@ -276,14 +280,16 @@ class ServerCore:
 
     def _begin(self) -> list[Effect]:
         self._phase = ServerPhase.RUNNING
-        seconds = self._settings.stop.seconds
-        return [] if seconds is None else [self._set_timer(TIME_LIMIT, self._now + seconds)]
+        return self._timer_after(TIME_LIMIT, self._settings.stop.seconds, self._now)
 
     # ---- time --------------------------------------------------------------------------------
 
     def _set_timer(self, key: str, at: float) -> SetTimer:
         self._timers[key] = at
         return SetTimer(key, at)
+
+    def _timer_after(self, key: str, seconds: float | None, began: float) -> list[Effect]:
+        return [] if seconds is None else [self._set_timer(key, began + seconds)]
 
     def _arm_timers(self) -> list[Effect]:
         """One timer per policy, for its earliest deadline; set again if it fires too early."""
@@ -314,6 +320,14 @@ class ServerCore:
             return [progress.evaluate(self.version)]
         return self._finish(progress.closing or "", failed=progress.failed)
 
+    def _extend(self, rule: StopRule) -> list[Effect]:
+        """After its end a run goes on as a server that was restarted: devices come back."""
+        self._settings = replace(self._settings, stop=rule)
+        began = self.progress.extend(rule)
+        if self.stopped:
+            self._phase, self.stopped = ServerPhase.RUNNING, False
+        return self._timer_after(TIME_LIMIT, rule.seconds, began) if self.planned else []
+
     def _finish(self, reason: str, *, failed: bool = False) -> list[Effect]:
         self._phase = ServerPhase.STOPPED
         self.stopped = True
@@ -334,11 +348,3 @@ class ServerCore:
             raise InvariantBroken("the engine is idle although there is work")
         if self.stopped != (self._phase is ServerPhase.STOPPED):
             raise InvariantBroken(f"stopped is {self.stopped} in phase {self._phase.value}")
-
-
-def _source_of(job: Job) -> NodeId | None:
-    """The device whose data a job works on, if it is one alone."""
-    match job:
-        case ServerStep(origin=device) | Merge(parts=(Part(device=device),)):
-            return device
-    return None

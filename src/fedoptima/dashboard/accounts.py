@@ -9,7 +9,7 @@ from fedoptima.analysis.curve import Throughput, throughput
 from fedoptima.analysis.fleet import FleetAccount
 from fedoptima.analysis.timeline import TimelineAccount
 from fedoptima.core.effects import Halt
-from fedoptima.core.events import JobDone
+from fedoptima.core.events import Extended, JobDone
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.plan import Plan, recorded_plan
 from fedoptima.core.types import SERVER
@@ -49,6 +49,8 @@ class RunAccounts:
         match record.event:
             case JobDone(_, PlanRun(), text=plan):
                 self.plan = recorded_plan(plan)
+            case Extended():
+                self.halt = None
         for effect in record.effects:
             if isinstance(effect, Halt):
                 self.halt = self.halt or effect

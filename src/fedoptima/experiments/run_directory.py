@@ -21,15 +21,20 @@ from fedoptima.analysis.summary import Summary
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.stopping import StopRule
 from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
 from fedoptima.trace.description import RunDescription, read_config
-from fedoptima.trace.plain_files import refuse_links
+from fedoptima.trace.plain_files import read_plain, refuse_links
+from fedoptima.trace.reader import read_description
 from fedoptima.trace.run_folder import RunFiles, write_whole
 
 if TYPE_CHECKING:  # it takes torch, and a dry run may do without
     from torch import Tensor
 
+PAUSE, STOP = "pause", "stop"  # what an operator may want of a run
+STOPPED = "stopped by its operator"
+_TAKEN: set[Path] = set()  # folders that this process has locked
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)  # network file systems without locks
 
 
@@ -65,6 +70,49 @@ class RunDirectory(RunFiles):
     def description(self) -> RunDescription:
         return read_config(self.config)
 
+    @property
+    def started(self) -> RunDescription:
+        """As the run began: what it was extended to since is not in it."""
+        return read_description(self.trace)
+
+    @property
+    def first_stop(self) -> StopRule | None:
+        """What its recipe had at the beginning, before it was extended; None: nothing was done."""
+        if not self.trace.is_file():
+            return None
+        return validate(Recipe, dict(self.started.recipe), str(self.trace)).stop
+
+    @property
+    def saved(self) -> Path:
+        """The folder with the state to go on from: a checkpoint's, or that of the end."""
+        newer = self.checkpoints.is_dir() and any(self.checkpoints.glob("[0-9]*"))
+        return self.checkpoints if newer or not self.last_state.is_dir() else self.last_state
+
+    def extend(self, recipe: Recipe) -> None:
+        """The run is not over any more: it goes on with this recipe, which has another ``stop``."""
+        plain = {**self.description.to_plain(), "recipe": recipe.model_dump(mode="json")}
+        write_whole(self.config, json.dumps(plain, indent=1))
+        del self.description
+        self.summary.unlink(missing_ok=True)
+
+    def wish(self) -> str | None:
+        """What the operator wants of the run, "pause" or "stop"; asked for once."""
+        try:
+            wanted = read_plain(self.control).strip()
+        except FileNotFoundError:
+            return None
+        self.control.unlink(missing_ok=True)
+        return wanted
+
+    @property
+    def executed(self) -> bool:
+        """A process is executing this run at the moment."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            return not self._lock(descriptor)
+        finally:
+            os.close(descriptor)
+
     @contextmanager
     def taken(self, wait: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Locked against other processes: two would cut each other's trace.
@@ -80,9 +128,20 @@ class RunDirectory(RunFiles):
                         f"{self.path}: another process is executing this run; choose another folder"
                     )
                 time.sleep(0.1)
-            yield
+            _TAKEN.add(self.path.resolve())
+            self.control.unlink(missing_ok=True)  # meant for a process that is gone
+            self.failure.unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                _TAKEN.discard(self.path.resolve())
         finally:
             os.close(descriptor)
+
+    @property
+    def is_ours(self) -> bool:
+        """This process has it locked."""
+        return self.path.resolve() in _TAKEN
 
     @staticmethod
     def _lock(descriptor: int) -> bool:
@@ -97,12 +156,14 @@ class RunDirectory(RunFiles):
 
     def discard(self) -> None:
         """Remove the files of a run that could not start; anything else stays."""
-        self.config.unlink(missing_ok=True)
-        self.trace.unlink(missing_ok=True)
-        self.metrics.unlink(missing_ok=True)
+        for file in (self.config, self.trace, self.metrics, self.failure, self.control):
+            file.unlink(missing_ok=True)
         for folder in (self.devices, self.logs, self.path):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+    def write_failure(self, reason: str) -> None:
+        write_whole(self.failure, f"{reason}\n")
 
     def write_result(self, result: Result) -> None:
         write_metrics(self.metrics, result.curve)

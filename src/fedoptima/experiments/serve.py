@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.experiments.extension import extend as extend_run
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
@@ -28,6 +29,7 @@ def serve(
     *,
     out: str | Path,
     resume: bool = False,
+    extend: Mapping[str, object] | None = None,
     listen: str = "127.0.0.1:50051",
     devices: int | None = None,
     ca: str | Path | None = None,
@@ -44,7 +46,8 @@ def serve(
     """Train over the network: wait for devices (see `join`), serve them until the run is over.
 
     ``out`` is the run's folder. With ``resume`` the run in it continues after a kill, and is
-    started if there is none. ``devices``: start when this many have joined. Off this machine
+    started if there is none; ``extend``, values of keys of ``stop``, lets it go on longer than its
+    recipe says, also after its end. ``devices``: start when this many have joined. Off this machine
     ``ca``, ``cert`` and ``key`` are needed (`fedoptima certs` makes the files), or ``insecure``.
     ``allow_devices``: a file with the names of the devices that may connect, one a line.
     ``revoked``: a list of revoked certificates, if not the revoked.txt beside ``ca``. Both lists,
@@ -70,11 +73,15 @@ def serve(
     if resumed:
         directory, kept, _ = RunDirectory.open(Path(out))
         if chosen is not None:
-            check_same_recipe(chosen, kept, directory.path)
-        if directory.over:
+            check_same_recipe(chosen, kept, directory)
+        if directory.over and not extend:
             return directory.read_result()
+        if extend:
+            kept = extend_run(directory, kept, extend)
         code = ANY_CODE if chosen is not None else allow(allow_modules)
         setup = prepare_server(kept, Given(code=code), progress)
+        if extend:
+            directory.extend(kept)
     elif chosen is not None:
         setup = prepare_server(chosen, progress=progress)
         directory = RunDirectory.create(Path(out), setup.describe())

@@ -22,7 +22,7 @@ from fedoptima.engine.graphs.network_server import RecordedServer
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
-from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.run_directory import STOP, STOPPED, RunDirectory
 from fedoptima.experiments.server_setup import ServerSetup, instructions
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address, bind_error
@@ -31,7 +31,7 @@ from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS
-from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
+from fedoptima.runtime.server.checkpoint import Restored, capture, load_server_checkpoint
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import RecordQuota
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
@@ -40,7 +40,7 @@ from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.reader import last_time, read_trace
 from fedoptima.trace.record import Record
-from fedoptima.trace.writer import TraceWriter
+from fedoptima.trace.writer import Mark, TraceWriter
 
 _MB = 1_000_000
 _OBSERVER_INTERVAL = 0.2  # seconds
@@ -143,7 +143,7 @@ class _ServerRun:
     # ---- start ------------------------------------------------------------------------------
 
     def _restore(self) -> Restored | None:
-        folder, compute = self._directory.checkpoints, self._setup.workload.compute
+        folder, compute = self._directory.saved, self._setup.workload.compute
         restored = load_server_checkpoint(folder, self._engine, compute)
         if restored is not None:
             self._trace, records = TraceWriter.resume(self._directory.trace, restored.mark)
@@ -221,7 +221,7 @@ class _ServerRun:
         watch = ServerWatch(self._setup, self._directory.description, node, self._live, address)
         view = self._attach_observer(hooks, watch)
         if self._restored is not None:
-            node.resume_from(self._restored)
+            node.resume_from(self._restored, recipe.stop)
         await server.start()  # not earlier: a device that connects must find the restored state
         background = asyncio.ensure_future(hooks.background(address)) if hooks.background else None
         try:
@@ -236,11 +236,12 @@ class _ServerRun:
                 grace=_OBSERVER_INTERVAL
             )  # without one, devices would report an error
             self._compute.close()
+            mark = self._trace.mark()
             self._trace.close()
             if background is not None:
                 background.cancel()
                 await asyncio.gather(background, return_exceptions=True)
-        return self._finish(halt)
+        return self._finish(halt, mark)
 
     def _attach_observer(self, hooks: RunHooks, watch: ServerWatch) -> Callable[[], None]:
         """Called before the first event; returns the function that calls the observer."""
@@ -267,7 +268,10 @@ class _ServerRun:
     ) -> Halt:
         asked = False
         while not self._node.outcome.done():
-            if hooks.interrupted() and not asked:
+            wish = self._directory.wish()
+            if wish == STOP and self._node.machine.planned:
+                self._node.end(STOPPED)
+            elif (wish or hooks.interrupted()) and not asked:
                 asked = True
                 self._node.interrupt()
             streams.enforce_access()
@@ -284,13 +288,15 @@ class _ServerRun:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    def _finish(self, halt: Halt) -> Result:
+    def _finish(self, halt: Halt, mark: Mark) -> Result:
+        """``mark``: the end of the trace."""
         directory = self._directory
         if halt.reason == INTERRUPTED:
             raise Interrupted(f"stopped at {self._clock():.1f} s of the run")
         if halt.failed:
             failure = self._node.failure
             reason = f"{halt.reason} (the trace is in {directory.trace})"
+            directory.write_failure(reason)
             raise run_failed(reason, failure) from failure
         result = build_result(
             self._setup,
@@ -301,8 +307,17 @@ class _ServerRun:
             summary=self._summary(),
             directory=directory.path,
         )
+        self._keep_state(mark)
         directory.write_result(result)
         return result
+
+    def _keep_state(self, mark: Mark) -> None:
+        """The state at the end, for a run that is extended later."""
+        node, folder = self._node, self._directory.last_state
+        captured = capture(node.machine, node.process(None, []), mark)
+        captured.complete(self._engine)
+        shutil.rmtree(folder, ignore_errors=True)
+        captured.write(folder, 1)
 
     def _summary(self) -> Summary:
         trace = self._directory.trace

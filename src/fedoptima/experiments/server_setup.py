@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
@@ -15,6 +14,7 @@ from fedoptima.data.registry import OWN_FILES
 from fedoptima.experiments.describe import Expected, describe
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import server_settings
+from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import RunSetup, prepare_run
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet
@@ -58,13 +58,15 @@ def prepare_server(
     return ServerSetup(run.recipe, run.method, run.workload, expected)
 
 
-def check_same_recipe(recipe: Recipe, kept: Recipe, run: Path) -> None:
+def check_same_recipe(recipe: Recipe, kept: Recipe, run: RunDirectory) -> None:
     """A run is resumed with the recipe it was started with."""
+    if recipe.stop != kept.stop and recipe.stop == run.first_stop:  # it was extended since
+        kept = kept.model_copy(update={"stop": recipe.stop})
     # A thread count that the recipe leaves open was chosen when the run was started.
     threads = recipe.threads or kept.threads
     if recipe.model_copy(update={"threads": threads}) != kept:
         raise ConfigError(
-            f"{run}: was started with another recipe; leave RECIPE and its options out to "
+            f"{run.path}: was started with another recipe; leave RECIPE and its options out to "
             "resume it, or choose another folder"
         )
 

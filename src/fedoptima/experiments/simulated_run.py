@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +20,16 @@ from fedoptima.core.progress import Progress
 from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
-from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.run_directory import PAUSE, STOP, STOPPED, RunDirectory
 from fedoptima.sim.driver import Simulation
+from fedoptima.sim.extension import end, extend
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
 
 _log = logging.getLogger(__name__)
 
+_WORKERS_END = 5.0  # seconds
 _MOST_CHECKPOINTING = 0.1  # of the time: the state of 100,000 devices takes long to write
 
 
@@ -88,12 +91,19 @@ def run_experiment(
             "a dry run has no accuracy, so target_accuracy and patience cannot stop it; "
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"
         )
-    with _uncollected() if dry else _deterministic(experiment.recipe):
+    with _taken(directory), _uncollected() if dry else _deterministic(experiment.recipe):
         run = _Run(experiment, directory, dry)
         try:
             return run.run(resume, checkpoint_every, observer, interrupted)
         finally:
             run.close()
+
+
+def _taken(directory: RunDirectory | None) -> AbstractContextManager[None]:
+    if directory is None or directory.is_ours:  # a comparison locks the folders of its runs
+        return nullcontext()
+    end = time.monotonic() + _WORKERS_END  # those of a run that was killed may still be ending
+    return directory.taken(lambda: time.monotonic() < end)
 
 
 def _deterministic(recipe: Recipe) -> AbstractContextManager[None]:
@@ -119,6 +129,7 @@ class _Run:
     def __init__(self, experiment: Simulated, directory: RunDirectory | None, dry: bool) -> None:
         self._experiment = experiment
         self._directory = directory
+        self._dry = dry
         self._accounts = Accounts()
         course = self._accounts.course
         self._metrics = MetricsFile(directory.metrics, course) if directory else None
@@ -144,9 +155,15 @@ class _Run:
             self._metrics.start()
         clock = _Clock(checkpoint_every if self._directory else None)
         try:
+            rule = self._experiment.recipe.stop
+            if simulation.server.machine.progress.rule != rule:
+                extend(simulation, rule)
             while simulation.outcome is None:
                 simulation.run(pause=lambda: interrupted() or clock.due())
-                stop = simulation.outcome is None and interrupted()
+                wish = self._directory.wish() if self._directory else None
+                if wish == STOP and simulation.outcome is None:
+                    end(simulation, STOPPED)
+                stop = simulation.outcome is None and (interrupted() or wish == PAUSE)
                 if stop or (clock.checkpoint_due and simulation.outcome is None):
                     began = time.monotonic()
                     self._save_checkpoint()
@@ -158,12 +175,18 @@ class _Run:
                     gc.collect(0)
                 if stop:
                     raise Interrupted(f"stopped at {simulation.now:.1f} s of the run")
+            if self._directory is not None:
+                shutil.rmtree(self._directory.last_state, ignore_errors=True)
+                if not (self._dry or simulation.outcome.failed):
+                    self._save_checkpoint(last=True)
         except Stalled as error:
             raise Stalled(self._explain(str(error))) from error
         finally:
             self._trace.close()  # also when the run fails: the trace says what led to it
         if simulation.outcome.failed:
             reason, failure = self._explain(simulation.outcome.reason), simulation.failure
+            if self._directory is not None:
+                self._directory.write_failure(reason)
             raise run_failed(reason, failure) from failure
         return self._finish(simulation.outcome.reason)
 
@@ -181,13 +204,15 @@ class _Run:
     def _newest_checkpoint(self) -> Path | None:
         from fedoptima.engine.checkpoint import newest_checkpoint
 
-        return newest_checkpoint(self._directory.checkpoints) if self._directory else None
+        return newest_checkpoint(self._directory.saved) if self._directory else None
 
-    def _save_checkpoint(self) -> None:
+    def _save_checkpoint(self, *, last: bool = False) -> None:
+        """``last``: at the end, for a run that is extended later."""
         from fedoptima.sim.checkpoint import save_checkpoint
 
         if self._directory is not None:
-            folder, mark = self._directory.checkpoints, self._trace.mark()
+            folder = self._directory.last_state if last else self._directory.checkpoints
+            mark = self._trace.mark()
             try:
                 save_checkpoint(folder, self._assembly.simulation, self._assembly.engines, mark)
             except TrainingDiverged as error:

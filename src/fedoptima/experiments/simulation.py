@@ -12,6 +12,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.layouts import ReadingProgress
 from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.dry_setup import prepare_dry
+from fedoptima.experiments.extension import extend as extend_run
 from fedoptima.experiments.given import Given, given_data, given_method
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
@@ -147,6 +148,7 @@ def resume(
     test: object = None,
     method: Builder | None = None,
     loss: Loss | None = None,
+    extend: Options | None = None,
     allow_modules: Sequence[str] = (),
     workers: int | Literal["auto"] = "auto",
     checkpoint_every: float = 60.0,
@@ -156,19 +158,26 @@ def resume(
 ) -> Result:
     """Resume a run that was killed or stopped; it ends as if it had not been interrupted.
 
-    If the run is over already, its result is read from the folder. What was given to `simulate`
-    as Python objects has to be given again. Code that the run's files name
-    ("package.module:function") is loaded only from the packages in ``allow_modules``.
+    If the run is over already, its result is read from the folder. With ``extend``, values of keys
+    of ``stop`` (``{"epochs": 200}``), it goes on until then, whether it was over or not.
+
+    What was given to `simulate` as Python objects has to be given again. Code that the run's files
+    name ("package.module:function") is loaded only from the packages in ``allow_modules``.
     """
     run, recipe, dry = RunDirectory.open(Path(directory))
-    if run.over:
+    if run.over and not extend:
         return run.read_result()
     data, code = given_data(train, test, recipe.data.options), allow(allow_modules)
     given = Given(model, data, loss, code, given_method(method)[1])
     given.check(recipe, run.path)
+    if extend:
+        recipe = extend_run(run, recipe, extend)
     recipe = recipe.model_copy(update={"workers": workers})
+    experiment = _prepare(recipe, given, progress, dry=dry)
+    if extend:  # not earlier: what was not possible leaves the run as it was
+        run.extend(recipe)
     return run_experiment(
-        _prepare(recipe, given, progress, dry=dry),
+        experiment,
         directory=run,
         dry=dry,
         resume=True,

@@ -116,6 +116,10 @@ class Simulation:
                 break
         return self.outcome
 
+    def tell_server(self, event: Event) -> None:
+        """What its operator wants."""
+        self._tell(SERVER, event)
+
     def _dispatch(self, item: object) -> None:
         match item:  # the most frequent first, without taking it apart: runs have millions
             case JobDue():
@@ -139,7 +143,7 @@ class Simulation:
                 if self.devices[peer].connected and self.devices[peer].session == session:
                     self._drop_peer(SERVER, peer, reason)
             case Change() as change:
-                self._apply(change)
+                self.apply(change)
             case ChurnDue(tick):
                 self._churn_due(tick)
 
@@ -257,7 +261,7 @@ class Simulation:
 
     # ---- the fleet changes -------------------------------------------------------------------
 
-    def _apply(self, change: Change) -> None:
+    def apply(self, change: Change) -> None:
         name = change.device
         device = self.devices[name]
         match change.kind:
@@ -288,7 +292,7 @@ class Simulation:
             if device.present or device.away_by_churn
         }
         for change in self._churn.changes(tick, present):
-            self._apply(change)
+            self.apply(change)
             if change.kind == "leave":
                 self.devices[change.device].away_by_churn = True
         if present or self.state.kernel.holds(Change):

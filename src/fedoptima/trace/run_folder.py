@@ -6,6 +6,9 @@ metrics.csv           one line for each evaluation so far
 summary.json          the result, without weights
 model.safetensors     the trained model, both sides joined
 checkpoints/          to resume from after a kill; removed when the run is over
+last_state/           of a run that is over: where it goes on if it is extended
+failure.txt           why the run failed
+control               what the operator wants of the run, from another terminal
 devices/              over the network: what each device recorded
 logs/                 over the network: the logs of server and devices
 states/               devices that run on this machine: what they keep across processes
@@ -29,6 +32,9 @@ class RunFiles:
         self.summary = path / "summary.json"
         self.model = path / "model.safetensors"
         self.checkpoints = path / "checkpoints"
+        self.last_state = path / "last_state"
+        self.failure = path / "failure.txt"
+        self.control = path / "control"
         self.devices = path / "devices"
         self.logs = path / "logs"
         self.server_log = self.logs / "server.log"

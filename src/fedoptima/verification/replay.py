@@ -97,7 +97,8 @@ def replay(
     given = Given(model, data, loss, allow(allow_modules), methods)
     recorded = _recorded_digest(run, dry) if weights else ""
     records = _counted(read_trace(run.trace, gaps=False), "replaying", progress)
-    verdict = replay_trace(records, lambda: _server_core(run.description, recipe, given))
+    begun = recipe.model_copy(update={"stop": run.first_stop})  # what it was extended to is told
+    verdict = replay_trace(records, lambda: _server_core(run.description, begun, given))
     if not weights or verdict.difference is not None:
         return Replay(verdict.records, verdict.nodes, verdict.difference)
     try:

@@ -167,7 +167,7 @@ def test_a_restored_server_numbers_each_devices_sessions_on(
         found, engine = stage.kept(setup)
         assert found.sessions == {NAME: 1, "other": 9}
         later = Stage(tmp_path, setup, restored=found, engine=engine)
-        later.node.resume_from(found)
+        later.node.resume_from(found, found.core.progress.rule)
         assert later.node.next_session(NodeId("other"), 0) == 10
         await later.end()
 
@@ -348,7 +348,7 @@ def test_a_server_stopped_in_its_last_evaluation_goes_on_to_the_end(tmp_path: Pa
 
         found, engine = stage.kept(setup)
         again = Stage(tmp_path, setup, restored=found, engine=engine)
-        again.node.resume_from(found)
+        again.node.resume_from(found, found.core.progress.rule)
         await again.until(again.node.outcome.done)
         assert again.node.outcome.result() == Halt("1 rounds done")
         assert again.node.machine.sessions == {}

@@ -11,8 +11,14 @@ import typer
 import fedoptima.cli.options as options
 from fedoptima.cli.commands.device import device_process
 from fedoptima.cli.errors import warn
-from fedoptima.cli.network_run import run_server, show
-from fedoptima.cli.recipe_options import allowance, naming, read_recipe, refuse_with_resume
+from fedoptima.cli.network_run import over, run_server, show
+from fedoptima.cli.recipe_options import (
+    allowance,
+    extension,
+    naming,
+    read_recipe,
+    refuse_with_resume,
+)
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
 from fedoptima.named_code import ANY_CODE, AllowedCode, allow
@@ -51,6 +57,7 @@ def run(
         ),
     ] = None,
     resumed: options.ResumedRun = None,
+    extend: options.Extend = None,
     allow_modules: options.AllowModules = None,
     dashboard: options.PagePort = None,
     metrics_port: options.MetricsPort = None,
@@ -80,8 +87,9 @@ def run(
         asked |= {"--seed": seed, "--device": device, "--out": out}
         refuse_with_resume(asked)
         folder, resolved, _ = RunDirectory.open(resumed)
-        if folder.over:
-            raise ConfigError(f"{resumed}: this run is over; its result is in {folder.summary}")
+        if folder.over and not extend:
+            raise ConfigError(over(folder))
+        resolved, _ = extension(folder, resolved, extend)
         result = _run(
             resolved,
             folder,
@@ -90,10 +98,13 @@ def run(
             code=allow(allow_modules),
             paced=paced,
             resume=True,
+            extended=bool(extend),
             quiet=quiet,
         )
         show(result, as_json=as_json)
         return
+    if extend:
+        raise ConfigError("--extend goes with --resume RUN: which run is to go on?")
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima run recipes/demo_digits.toml")
     read = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
@@ -115,6 +126,7 @@ def run(
             code=ANY_CODE,
             paced=paced,
             resume=False,
+            extended=False,
             quiet=quiet,
         )
     show(result, as_json=as_json)
@@ -129,6 +141,7 @@ def _run(
     code: AllowedCode,
     paced: bool,
     resume: bool,
+    extended: bool,
     quiet: bool,
 ) -> Result:
     from fedoptima.experiments.fork_server import start_fork_server
@@ -160,6 +173,7 @@ def _run(
             folder,
             again=again,
             resume=resume,
+            extended=extended,
             quiet=quiet,
             listen=Address("127.0.0.1", 0),
             tls=ServerTLS(ca, own.cert, own.key),

@@ -10,8 +10,8 @@ import typer
 
 import fedoptima.cli.options as options
 from fedoptima.cli.errors import warn
-from fedoptima.cli.network_run import run_server, show
-from fedoptima.cli.recipe_options import allowance, naming, read_recipe
+from fedoptima.cli.network_run import over, run_server, show
+from fedoptima.cli.recipe_options import allowance, extension, naming, read_recipe
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
 from fedoptima.named_code import ANY_CODE, allow
@@ -36,6 +36,7 @@ def server(
         bool,
         typer.Option("--resume", help="Resume the run in --run-dir; if there is none, start it."),
     ] = False,
+    extend: options.Extend = None,
     allow_modules: options.AllowModules = None,
     devices: Annotated[
         int | None,
@@ -96,13 +97,14 @@ def server(
     wanted = None
     if recipe is not None:
         wanted = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
-    folder, resolved, resume = _folder(wanted, run_dir, resume)
+    folder, resolved, resume = _folder(wanted, run_dir, resume, extend)
     with naming(recipe or folder.config):
         result = run_server(
             resolved,
             folder,
             again=_again(folder.path, address, tls, insecure, lists) + allowance(resolved),
             resume=resume,
+            extended=bool(extend),
             quiet=quiet,
             listen=address,
             tls=tls,
@@ -115,21 +117,26 @@ def server(
 
 
 def _folder(
-    recipe: Recipe | None, path: Path | None, resume: bool
+    recipe: Recipe | None, path: Path | None, resume: bool, extend: list[str] | None
 ) -> tuple[RunDirectory, Recipe, bool]:
     """The run's folder and recipe, and whether it is resumed."""
     from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
     from fedoptima.experiments.server_setup import check_same_recipe
 
+    if extend and not resume:
+        raise ConfigError("--extend goes with --resume --run-dir RUN: which run is to go on?")
     if resume and path is None:
         raise ConfigError("--resume needs --run-dir: which run is to be resumed?")
     if resume and path is not None and RunDirectory(path).begun:
         directory, kept, _ = RunDirectory.open(path)
-        if directory.over:
-            raise ConfigError(f"{path}: this run is over; its result is in {directory.summary}")
+        if directory.over and not extend:
+            raise ConfigError(over(directory))
         if recipe is not None:
-            check_same_recipe(recipe, kept, path)
+            check_same_recipe(recipe, kept, directory)
+        kept, _ = extension(directory, kept, extend)
         return directory, kept, True
+    if extend:
+        raise ConfigError(f"{path}: there is no run to extend here")
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima server recipes/demo_digits.toml")
     if path is not None and path.exists() and (not path.is_dir() or any(path.iterdir())):

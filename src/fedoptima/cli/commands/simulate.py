@@ -16,6 +16,7 @@ from fedoptima.cli.errors import INTERRUPTED
 from fedoptima.cli.logs import log_to_console
 from fedoptima.cli.recipe_options import (
     allowance,
+    extension,
     naming,
     number_or_auto,
     read_recipe,
@@ -52,6 +53,7 @@ def simulate(
     ] = None,
     dry: options.Dry = False,
     run: options.ResumedRun = None,
+    extend: options.Extend = None,
     allow_modules: options.AllowModules = None,
     checkpoint_every: options.CheckpointEvery = 60.0,
     metrics_port: options.MetricsPort = None,
@@ -69,7 +71,11 @@ def simulate(
         asked = {"RECIPE": recipe, "--method": method, "--set": sets, "--seed": seed}
         asked |= {"--device": device, "--out": out, "--dry": dry or None}
         refuse_with_resume(asked)
-        result = _resume(run, allow_modules or (), workers, checkpoint_every, tracking, quiet)
+        result = _resume(
+            run, extend, allow_modules or (), workers, checkpoint_every, tracking, quiet
+        )
+    elif extend:
+        raise ConfigError("--extend goes with --resume RUN: which run is to go on?")
     elif recipe is not None:
         changed = read_recipe(
             recipe, method=method, sets=sets, seed=seed, device=device, workers=workers
@@ -104,6 +110,7 @@ def _start(
 
 def _resume(
     folder: Path,
+    extend: list[str] | None,
     allowed: Sequence[str],
     workers: str | None,
     checkpoint_every: float,
@@ -114,11 +121,13 @@ def _resume(
     from fedoptima.experiments.simulation import resume as resume_run
 
     run, recipe, _ = RunDirectory.open(folder)
-    if run.over:
+    recipe, changes = extension(run, recipe, extend)
+    if run.over and not changes:
         return run.read_result()
     resumed = partial(
         resume_run,
         folder,
+        extend=changes,
         allow_modules=allowed,
         workers=number_or_auto(workers or "auto"),
         checkpoint_every=checkpoint_every,

@@ -19,7 +19,7 @@ from torch import Tensor
 import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
 from fedoptima.core.effects import Evaluate, Run
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.core.events import Disconnected, Restarted
+from fedoptima.core.events import Disconnected, Extended, Restarted
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, PayloadId
@@ -99,6 +99,8 @@ def _needed(
     """
     needed: dict[PayloadId, object] = {}
     copy = cast(ServerCore, thaw(plain, payloads))
+    if copy.stopped:
+        freeze(copy.handle(Extended(copy.progress.rule), now), needed)
     freeze(copy.handle(Restarted(), now), needed)
     for device, session in copy.leaving_order():
         freeze(copy.handle(Disconnected(device, session), now), needed)

@@ -16,9 +16,11 @@ from fedoptima.core.errors import ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import (
     Connected,
     Disconnected,
+    Ended,
     Evaluated,
     EvaluationFailed,
     Event,
+    Extended,
     Metrics,
     Received,
     Restarted,
@@ -27,6 +29,7 @@ from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate, Stop
 from fedoptima.core.ranges import check_names
 from fedoptima.core.server import ServerCore
+from fedoptima.core.stopping import StopRule
 from fedoptima.core.text import printable
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.checkpoint import SavedEngine
@@ -248,7 +251,11 @@ class ServerNode(Node):
 
     def _checkpoint(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
         assert self._checkpointer is not None
-        process = ServerProcess(
+        process = self.process(running, asked)
+        self._checkpointer.save(self.machine, self.engine, self._compute, process)
+
+    def process(self, running: Run | None, asked: Sequence[Evaluate]) -> ServerProcess:
+        return ServerProcess(
             running=running,
             timers=self.machine.timers,
             evaluations=[*self._evaluations.values(), *asked],
@@ -257,10 +264,12 @@ class ServerNode(Node):
             incarnation=self.incarnation,
             now=self.clock(),
         )
-        self._checkpointer.save(self.machine, self.engine, self._compute, process)
 
-    def resume_from(self, restored: Restored) -> None:
-        """The connections of the former process are gone; its running job is run again."""
+    def resume_from(self, restored: Restored, rule: StopRule) -> None:
+        """The connections of the former process are gone; its running job is run again.
+
+        ``rule``: when the run is over; another one than before extends it.
+        """
         self._sessions_given = dict(restored.sessions)
         for evaluation in restored.evaluations:
             self.evaluate(evaluation)
@@ -268,9 +277,15 @@ class ServerNode(Node):
             self.start(restored.running)
         for key, at in restored.timers.items():
             self.set_timer(key, at)
+        if self.machine.progress.rule != rule:
+            self.tell(Extended(rule))
         self.tell(Restarted())
         for device, session in self.machine.leaving_order():
             self.tell(Disconnected(device, session))
+
+    def end(self, reason: str) -> None:
+        """With what the run has reached."""
+        self.tell(Ended(reason))
 
     def interrupt(self) -> None:
         """Stop where the run can be resumed: now, or when the running job is done."""

@@ -1,0 +1,135 @@
+"""``fedoptima runs``: what there is in a folder of runs, and how each is doing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+import fedoptima.cli.options as options
+from fedoptima.analysis.formatting import percent, roughly
+from fedoptima.core.errors import ConfigError
+from fedoptima.display.console import plain_table, stdout
+
+_DEPTH = 3  # folders: runs/, a sweep in it, its runs
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+_STYLES = {State.RUNNING: "green", State.INTERRUPTED: "yellow", State.FAILED: "red"}
+
+
+@dataclass(frozen=True)
+class RunRow:
+    name: str
+    method: str
+    seed: object
+    state: State
+    epochs: float | None
+    accuracy: float | None
+    seconds_ago: float  # since something was written into it
+    path: str
+    failure: str = ""
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder with runs, at any depth to three.")
+    ] = Path("runs"),
+    as_json: options.AsJSON = False,
+) -> None:
+    """List the runs in a folder: method, state, epochs, accuracy, age."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; give the one that your runs are in")
+    rows = sorted(filter(None, map(row_of, _folders(folder))), key=lambda row: row.seconds_ago)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    console = stdout()
+    if not rows:
+        console.print(f"no runs in {folder}; for example: fedoptima simulate RECIPE")
+        return
+    table = plain_table("name", "method", "state", "epochs", "accuracy", "age", "path", left=3)
+    for column in table.columns:
+        column.no_wrap = True
+    table.columns[-1].justify = "left"
+    table.columns[-1].no_wrap = False
+    for row in rows:
+        table.add_row(
+            Text(row.name),
+            Text(row.method),
+            Text(row.state, style=_STYLES.get(row.state, "")),
+            "" if row.epochs is None else f"{row.epochs:.1f}",
+            "" if row.accuracy is None else percent(row.accuracy),
+            roughly(row.seconds_ago),
+            Text(row.path),
+        )
+    console.print(table)
+    for row in rows:
+        if row.failure:
+            console.print(f"\n{row.path} failed: {row.failure}", soft_wrap=True)
+
+
+def _folders(folder: Path, depth: int = _DEPTH) -> list[Path]:
+    from fedoptima.trace.run_folder import RunFiles
+
+    if RunFiles(folder).begun:
+        return [folder]
+    if depth == 0:
+        return []
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return [found for path in inside for found in _folders(path, depth - 1)]
+
+
+def row_of(path: Path) -> RunRow | None:
+    """None: it is not a run's folder, or cannot be read."""
+    from fedoptima.experiments.run_directory import RunDirectory
+
+    run = RunDirectory(path)
+    try:
+        about = run.description
+    except ConfigError:
+        return None
+    epochs, accuracy = _reached(run.metrics)
+    written = max(
+        (
+            file.stat().st_mtime
+            for file in (run.config, run.metrics, run.trace, run.summary)
+            if file.exists()
+        ),
+        default=time.time(),
+    )
+    state = State.INTERRUPTED
+    if run.executed:
+        state = State.RUNNING
+    elif run.over:
+        state = State.FINISHED
+    elif run.failure.is_file():
+        state = State.FAILED
+    failure = run.failure.read_text().strip() if state is State.FAILED else ""
+    ago = max(0.0, time.time() - written)
+    method = f"{about.method} (dry)" if about.dry else about.method
+    return RunRow(about.name, method, about.seed, state, epochs, accuracy, ago, str(path), failure)
+
+
+def _reached(metrics: Path) -> tuple[float | None, float | None]:
+    """The last evaluation's epochs and accuracy."""
+    try:
+        with metrics.open(newline="") as file:
+            *_, last = csv.DictReader(file)
+        accuracy = last.get("accuracy")
+        return float(last["epochs"]), float(accuracy) if accuracy else None
+    except (OSError, ValueError, KeyError):  # none yet, or not one of ours
+        return None, None

@@ -1,0 +1,90 @@
+"""A run that goes on longer than its recipe said at first: only ``stop`` may change, and grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from fedoptima.config.load import set_key, validate
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.stopping import Stopper, StopRule
+from fedoptima.experiments.result import Result
+from fedoptima.experiments.run_directory import RunDirectory
+
+
+def extend(run: RunDirectory, recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
+    """The recipe with ``changes`` of ``stop``; `RunDirectory.extend` lets the run go on with it.
+
+    ``changes``: values by key ("stop.epochs" or "epochs").
+    """
+    extended = _changed(recipe, changes, str(run.path))
+    if run.over:
+        if not run.last_state.is_dir():
+            raise ConfigError(
+                f"{run.path}: the state at its end was not kept (a dry run, a run of a comparison "
+                "or of an older fedoptima), so it cannot go on; start a new run with the same "
+                f"recipe and --set {_listed(changes)}"
+            )
+        if reason := _already(extended.stop, run.read_result()):
+            raise ConfigError(
+                f"{run.path}: would end at once ({reason}); extend that key of stop as well"
+            )
+    return extended
+
+
+def announcement(before: Recipe, after: Recipe) -> str:
+    """What changes, in words for who asked for it."""
+    old, new = asdict(before.stop), asdict(after.stop)
+    changes = (
+        f"stop.{key} = {new[key]:g}" + ("" if old[key] is None else f" instead of {old[key]:g}")
+        for key in new
+        if new[key] != old[key]
+    )
+    schedule = after.training.schedule
+    follows = ""
+    if schedule.kind != "constant" or schedule.warmup:
+        follows = "; the learning rate follows the new budget"
+    return f"going on to {', '.join(changes)}{follows}"
+
+
+def _changed(recipe: Recipe, changes: Mapping[str, object], where: str) -> Recipe:
+    before = asdict(recipe.stop)
+    table = recipe.model_dump(exclude_unset=True)
+    table["stop"] = {key: value for key, value in before.items() if value is not None}
+    for key, value in changes.items():
+        path = key if "." in key else f"stop.{key}"
+        if not path.startswith("stop."):
+            raise ConfigError(
+                f"{where}: {key} cannot be extended, only keys of stop can, for example "
+                "stop.epochs=200; with another recipe it is another run"
+            )
+        set_key(table, path, value)
+    extended = validate(Recipe, table, where).model_copy(update={"workers": recipe.workers})
+    for key, value in asdict(extended.stop).items():
+        if before[key] is not None and value < before[key]:
+            less = f"stop.{key} = {value:g} is less than before, {before[key]:g}"
+            raise ConfigError(f"{where}: {less}; give more")
+    if extended.stop == recipe.stop:
+        raise ConfigError(f"{where}: has stop: {_listed(before)} already; give more")
+    return extended
+
+
+def _already(rule: StopRule, result: Result) -> str | None:
+    """The reason why a run with this result would end at once."""
+    stopper = Stopper(rule)
+    reasons = [
+        stopper.evaluated({"accuracy": point.accuracy}, epochs=point.epochs)
+        for point in result.curve
+        if point.accuracy is not None
+    ]
+    last = result.curve[-1] if result.curve else None
+    if last is not None:
+        reasons.append(stopper.spent(rounds=result.rounds, epochs=last.epochs))
+        if rule.seconds is not None and last.seconds >= rule.seconds:
+            reasons.append(f"{rule.seconds:g} seconds are over")
+    return next((reason for reason in reasons if reason), None)
+
+
+def _listed(changes: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in changes.items() if value is not None)
