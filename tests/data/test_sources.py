@@ -85,6 +85,18 @@ def test_each_sample_goes_through_a_collate_function_alone() -> None:
     assert torch.equal(inputs(stream), 2 * X)
 
 
+def test_rows_go_through_a_collate_function_as_rows() -> None:
+    def padded(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
+        tokens = [torch.tensor([*row["input_ids"], 0, 0])[:3] for row in batch]
+        labels = torch.tensor([row["label"] for row in batch])
+        return {"input_ids": torch.stack(tokens), "labels": labels}
+
+    data = rows(input_ids=[[1] * (1 + row % 3) for row in range(6)])
+    dataset = as_dataset(DataLoader(data, collate_fn=padded), DataLoader(data, collate_fn=padded))  # type: ignore[arg-type]
+    assert inputs(dataset)[:3].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert (dataset.kind, dataset.train.labels.tolist()) == ("text", Y.tolist())
+
+
 @pytest.mark.parametrize(
     "sampler", [SubsetRandomSampler([0, 1]), WeightedRandomSampler([0.5] * 6, 6)]
 )

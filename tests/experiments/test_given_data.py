@@ -135,6 +135,16 @@ def test_loaders_and_streams_train_as_the_tensors_in_them(method: str) -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.slow  # each process loads torch
+def test_rows_may_be_drawn_in_other_processes() -> None:
+    drawn = {**BY_WRITER, "workers": 2}
+    digests = {
+        run(train=as_rows(), data=table, method="fl", epochs=1).weights_digest
+        for table in (BY_WRITER, drawn)
+    }
+    assert len(digests) == 1
+
+
 class TwoInputs(nn.Module):
     def __init__(self) -> None:
         super().__init__()

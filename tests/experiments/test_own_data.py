@@ -6,19 +6,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import fedoptima
-from fedoptima import ConfigError, Result
+from fedoptima import ConfigError, Interrupted, Result
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.types import NodeId
 from fedoptima.experiments.join import DeviceSetup, build_workplace
 from fedoptima.experiments.server_setup import instructions, prepare_server
 from fedoptima.experiments.setup import prepare, prepare_run
-from fedoptima.experiments.simulation import simulate
+from fedoptima.experiments.simulation import resume, simulate
 from fedoptima.runtime.address import parse_address
 from fedoptima.runtime.device.client import Workplace
 from fedoptima.runtime.device.state import StateFile
+from tests.experiments.test_interrupted import after
 from tests.experiments.test_serve_and_join import Serving
 from tests.support.network import DEADLINE, Work, tiny_recipe
 
@@ -113,6 +115,36 @@ def test_a_table_trains_from_a_recipe_alone(method: str, tmp_path: Path) -> None
     digests = {simulate(recipe, workers=workers).weights_digest for workers in (1, 2)}
     assert len(digests) == 1
     assert simulate(recipe, dry=True).epochs > 1
+
+
+def test_a_run_on_a_table_resumes_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    recipe = table_recipe(write_table(tmp_path / "data", "xyz"))
+    with pytest.raises(Interrupted):
+        simulate(recipe, out=tmp_path / "run", interrupted=after(40))
+    assert resume(tmp_path / "run").weights_digest == simulate(recipe).weights_digest
+
+
+@pytest.mark.parametrize("method", ["fl", "fedoptima"])
+def test_a_folder_of_images_trains_from_a_recipe_alone(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDOPTIMA_CACHE", str(tmp_path / "cache"))
+    for label, colour in (("cat", "orange"), ("dog", "brown")):
+        for number in range(10):
+            path = tmp_path / "pets" / label / f"p{number % 3}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9, 7 + number), colour).save(path)
+    data = {
+        "name": "image_folder",
+        "directory": str(tmp_path / "pets"),
+        "size": 4,
+        "partition": {"kind": "column", "column": "folder"},
+    }
+    recipe = table_recipe(
+        None, model={"name": "tests.e2e.tiny:model"}, data=data, method={"name": method}
+    )
+    digests = {simulate(recipe, workers=workers).weights_digest for workers in (1, 2)}
+    assert len(digests) == 1
 
 
 def test_a_device_has_its_own_table_with_some_of_the_classes(tmp_path: Path) -> None:
