@@ -24,7 +24,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data import sources
-from fedoptima.data.custom import DEVICE, as_dataset
+from fedoptima.data.columns import DEVICE
+from fedoptima.data.custom import as_dataset
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.rows import Choice
 
@@ -61,8 +62,12 @@ def rows(**columns: Any) -> datasets.Dataset:
 # ---- a DataLoader --------------------------------------------------------------------------------
 
 
-def test_a_data_loader_stands_for_its_dataset() -> None:
+def test_a_data_loader_stands_for_its_dataset(caplog: pytest.LogCaptureFixture) -> None:
     dataset = as_dataset(DataLoader(PAIRS, batch_size=2, shuffle=True), DataLoader(PAIRS))
+    assert [record.getMessage() for record in caplog.records] == [
+        "custom, train: a DataLoader stands for its dataset; batches have training.batch_size "
+        "samples, not its 2"
+    ]
     assert torch.equal(inputs(dataset), X)
     assert torch.equal(dataset.test.tensor, X)
 

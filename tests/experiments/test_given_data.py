@@ -16,7 +16,7 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import PartitionConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import NodeId
-from fedoptima.experiments.given import Given, given_data
+from fedoptima.experiments.given import Given, custom_table, given_data
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import Experiment, prepare
@@ -59,13 +59,14 @@ def experiment(train: object, table: dict[str, object], *, dry: bool = False) ->
     """The run of these data, not yet started."""
     parts = {
         "model": {"name": "custom"},
-        "data": {**table, "name": "custom"},
         "fleet": FLEET,
         "training": TRAINING,
         "stop": {"epochs": 1},
     }
-    given = Given(network(), given_data(train, data(48, seed=1), table))
-    return prepare(validate(Recipe, parts, "here"), given, dry=dry)
+    dataset = given_data(train, data(48, seed=1), table)
+    assert dataset is not None
+    parts["data"] = custom_table(dataset, table)
+    return prepare(validate(Recipe, parts, "here"), Given(network(), dataset), dry=dry)
 
 
 def test_each_device_holds_what_was_given_for_it() -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fedoptima.core.errors import ConfigError
+
+if TYPE_CHECKING:  # a dry run of our own data does without
+    from torch import Tensor
+
+DEVICE = "device"  # the only column of data that were given for each device
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,5 +40,5 @@ class Columns:
     def read(self, name: str) -> list[object]:
         """Numbers and texts, one for each sample."""
         column = self.source[name]
-        values = column.tolist() if isinstance(column, np.ndarray | Tensor) else list(column)
+        values = column.tolist() if hasattr(column, "tolist") else list(column)
         return values if self.rows is None else [values[row] for row in self.rows.tolist()]

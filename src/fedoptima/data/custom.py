@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.columns import Columns
+from fedoptima.data.columns import DEVICE, Columns
 from fedoptima.data.dataset import (
     Augment,
     Dataset,
@@ -33,8 +33,6 @@ from fedoptima.data.items import read_all, survey
 from fedoptima.data.rows import Choice, columns_of, is_dataset_dict, known_classes
 from fedoptima.data.sources import WAYS, chained, opened
 from fedoptima.models.activation import map_tensors
-
-DEVICE = "device"  # the column of data that were given for each device
 
 _USUAL = Choice()
 _TEST_PARTS = ("test", "validation")  # of a DatasetDict: the first that is there

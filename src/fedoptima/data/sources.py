@@ -130,10 +130,10 @@ def _unwrapped(loader: DataLoader[Any], where: str) -> Any:
             f"{where}: the DataLoader's {type(chooser).__name__} chooses which samples are drawn, "
             "but here each device goes through all of its own; give the dataset, or a Subset of it"
         )
-    if loader.batch_size is not None:
-        LOG.info(
-            "%s: a DataLoader is taken for its dataset; batches have training.batch_size samples, "
-            "not its %d, and data.workers draw them",
+    if loader.batch_size not in (None, 1):  # 1 is the default: nobody has asked for it
+        LOG.warning(
+            "%s: a DataLoader stands for its dataset; batches have training.batch_size samples, "
+            "not its %d",
             where,
             loader.batch_size,
         )

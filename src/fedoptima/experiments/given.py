@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.data.columns import DEVICE
 from fedoptima.methods.registry import Builder, name_of
 from fedoptima.named_code import ANY_CODE, AllowedCode
 
@@ -93,6 +94,14 @@ def given_data(train: object, test: object, data: object) -> Dataset | None:
     return as_dataset(
         train, test, classes=classes, cache=options.get("cache") is True, choice=choice
     )
+
+
+def custom_table(dataset: Dataset, data: object) -> dict[str, object]:
+    """What a recipe says of data that are given in Python."""
+    options = data if isinstance(data, Mapping) else {}
+    divided = dataset.columns is not None and dataset.columns.names == (DEVICE,)
+    own = {"partition": {"kind": "column", "column": DEVICE}} if divided else {}
+    return {**own, **options, "name": "custom"}
 
 
 def _choice(options: Mapping[str, object]) -> Choice:

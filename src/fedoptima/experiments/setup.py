@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.config.schema import PartitionConfig, Recipe
+from fedoptima.config.schema import Recipe
 from fedoptima.core.method import Method
 from fedoptima.core.plan import Plan
 from fedoptima.core.ranges import unusual_speeds
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.data.custom import DEVICE
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.data.partition import hold_out
@@ -168,20 +167,9 @@ def prepare(
 ) -> Experiment:
     fleet = build_fleet(recipe.fleet, recipe.seed)
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
-    recipe = _with_natural_partition(recipe, given)
     run = prepare_run(recipe, len(fleet.devices), given, progress, dry=dry)
     shares = share_out(run.workload.dataset, recipe, list(fleet.devices))
     return Experiment(run.recipe, run.method, run.workload, fleet, shares)
-
-
-def _with_natural_partition(recipe: Recipe, given: Given | None) -> Recipe:
-    """Data that were given for each device stay there, unless another partition was asked for."""
-    columns = given.dataset.columns if given is not None and given.dataset is not None else None
-    if columns is None or columns.names != (DEVICE,) or "partition" in recipe.data.model_fields_set:
-        return recipe
-    partition = PartitionConfig(kind="column", column=DEVICE)
-    data = recipe.data.model_copy(update={"partition": partition})
-    return recipe.model_copy(update={"data": data})
 
 
 def share_out(

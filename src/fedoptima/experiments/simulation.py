@@ -13,7 +13,7 @@ from fedoptima.data.layouts import ReadingProgress
 from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.dry_setup import prepare_dry
 from fedoptima.experiments.extension import extend as extend_run
-from fedoptima.experiments.given import Given, given_data, given_method
+from fedoptima.experiments.given import Given, custom_table, given_data, given_method
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.simulated_run import SimulationObserver, run_experiment
@@ -190,8 +190,7 @@ def resume(
 def _data_table(dataset: Dataset | None, data: object) -> Options | None:
     if dataset is None:
         return _table(data, "name")
-    options = data if isinstance(data, Mapping) else {}
-    return {**options, "name": "custom"}
+    return custom_table(dataset, data)
 
 
 def _table(part: object, key: str) -> Options | None:
