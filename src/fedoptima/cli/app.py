@@ -13,6 +13,7 @@ from fedoptima.cli.commands.compare import compare
 from fedoptima.cli.commands.control import pause, stop
 from fedoptima.cli.commands.dashboard import dashboard
 from fedoptima.cli.commands.device import device
+from fedoptima.cli.commands.doctor import doctor
 from fedoptima.cli.commands.lists import datasets, fleets, methods
 from fedoptima.cli.commands.plan import plan
 from fedoptima.cli.commands.replay import replay
@@ -30,7 +31,6 @@ from fedoptima.version import __version__
 app = typer.Typer(
     name="fedoptima",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # a bug is reported with Python's own traceback
     rich_markup_mode=None,  # help that reads the same on any terminal
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -38,7 +38,7 @@ app = typer.Typer(
 
 for command in (
     *(run, server, device, simulate, compare, sweep, report, trace, dashboard),
-    *(plan, replay, runs, pause, stop, methods, datasets, fleets),
+    *(plan, replay, runs, pause, stop, doctor, methods, datasets, fleets),
 ):
     app.command()(explained(command))
 app.add_typer(certs)
@@ -75,7 +75,7 @@ def main() -> None:
     # file in the current folder never takes the place of a library.
     sys.path.append(os.getcwd())
     try:
-        app()
+        app(prog_name="fedoptima")
     except SystemExit as end:
         if isinstance(end.code, int):
             leave_at_once(end.code)

@@ -9,14 +9,23 @@ from typing import Annotated, Any
 
 import typer
 
+import fedoptima.cli.completion as completion
 from fedoptima.core.errors import ConfigError
 
 # ---- a recipe, and what is changed in it ---------------------------------------------------------
 
-RECIPE = typer.Argument(metavar="RECIPE", help="A recipe, as a TOML file.")
+RECIPE = typer.Argument(
+    metavar="RECIPE", help="A recipe, as a TOML file.", autocompletion=completion.recipes
+)
 RecipeFile = Annotated[Path | None, RECIPE]
 Method = Annotated[
-    str | None, typer.Option("--method", metavar="NAME", help="Train with another method.")
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="Train with another method.",
+        autocompletion=completion.methods,
+    ),
 ]
 Sets = Annotated[
     list[str] | None,
@@ -46,8 +55,15 @@ Workers = Annotated[
 Dry = Annotated[
     bool, typer.Option("--dry", help="Only the timing, without tensors: for any fleet size.")
 ]
+RUN = typer.Argument(metavar="RUN", help="The run's folder.", autocompletion=completion.runs)
 ResumedRun = Annotated[
-    Path | None, typer.Option("--resume", metavar="RUN", help="Resume the run in this folder.")
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        help="Resume the run in this folder.",
+        autocompletion=completion.runs,
+    ),
 ]
 Extend = Annotated[
     list[str] | None,
@@ -121,8 +137,11 @@ def needing_extra(extra: str, what: str, *packages: str) -> Iterator[None]:
         if missing not in packages:
             raise
         package = missing.replace("_", "-")
-        command = f"pip install 'fedoptima[{extra}]'"
-        raise ConfigError(f"{what} needs {package}: {command}") from error
+        raise ConfigError(f"{what} needs {package}: {install_command(extra)}") from error
+
+
+def install_command(extra: str) -> str:
+    return f"pip install 'fedoptima[{extra}]'"
 
 
 def deploy_extra() -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import fedoptima.cli.options as options
 from fedoptima.core.errors import ConfigError
 from fedoptima.display.console import say, stderr, stdout
 from fedoptima.trace.description import Mode
@@ -17,7 +18,7 @@ from fedoptima.trace.run_folder import write_whole
 if TYPE_CHECKING:
     from fedoptima.experiments.run_directory import RunDirectory
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+Run = Annotated[Path, options.RUN]
 Wait = Annotated[
     float,
     typer.Option("--wait", metavar="SECONDS", help="How long to wait for the run to end.", min=0),

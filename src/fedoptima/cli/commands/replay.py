@@ -19,7 +19,7 @@ _DIGEST = 12  # characters; --json has all of them
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+    run: Annotated[Path, options.RUN],
     weights: Annotated[
         bool, typer.Option("--weights", help="Also execute all jobs again and compare the weights.")
     ] = False,
