@@ -83,6 +83,9 @@ def stage(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def call(words: list[str]) -> None:
     resumed = "--resume" in words
     quick = [] if resumed else QUICK.get(words[0], [])
+    if "--methods" in words and "--methods" in quick:
+        at = quick.index("--methods")
+        quick = quick[:at] + quick[at + 2 :]
     result = CliRunner().invoke(app, [*words, *quick])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -91,6 +94,9 @@ def call(words: list[str]) -> None:
 
 def execute(block: Block, names: dict[str, object]) -> None:
     if block.language == "python":
+        if named := re.match(r"# (\S+\.py)\n", block.code):  # what it is the content of
+            Path(named[1]).parent.mkdir(parents=True, exist_ok=True)
+            Path(named[1]).write_text(block.code)
         exec(compile(block.code, block.place, "exec"), names)
         return
     for command in block.commands:

@@ -108,6 +108,11 @@ class Learner:
         """What a network makes of ``value``, with these weights."""
         return self._networks[prefix].call(self, self._own[prefix], value)
 
+    def trained(self) -> Tensors:
+        """The weights that are trained, as autograd knows them; shared ones under one name."""
+        names = {tensor: name for name, tensor in reversed(self._tensors.items())}
+        return {names[parameter]: parameter for parameter in self._parameters}
+
     def tensors(self) -> Tensors:
         """The weights and buffers themselves: to be read, not kept."""
         return self._weights.read()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.engine.learner import Learner
@@ -23,19 +23,9 @@ LocalLoss = Callable[[Tensor, Weights, Weights], Tensor]
 
 def changed_loss(hook: LocalLoss, loss: Tensor, learner: Learner, received: Tensors) -> Tensor:
     """The loss that the hook makes of ``loss``."""
-    weights = _trained(learner)
+    weights = learner.trained()
     made: object = hook(loss, weights, {name: received[name] for name in weights})
     if not isinstance(made, Tensor) or made.numel() != 1:
         found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
         raise ConfigError(f"the method's local_loss returned {found}: it must return one loss")
     return made
-
-
-def _trained(learner: Learner) -> Tensors:
-    """Weights that two layers share have two names and are given once."""
-    found: dict[int, str] = {}
-    tensors = learner.tensors()
-    for name, tensor in tensors.items():
-        if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
-            found.setdefault(id(tensor), name)
-    return {name: tensors[name] for name in found.values()}
