@@ -69,9 +69,9 @@ class Node(ABC):
     def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
         """End the session; the core learns of it by another event."""
 
-    def about_to_perform(self, event: Event, effects: Sequence[Effect]) -> bool:
-        """Between an event and its effects all state is at rest. False: leave them undone."""
-        return True
+    def to_perform(self, effects: Sequence[Effect]) -> Sequence[Effect]:
+        """What is performed now. Between an event and its effects all state is at rest."""
+        return effects
 
     # ---- events and effects ------------------------------------------------------------------
 
@@ -94,9 +94,8 @@ class Node(ABC):
             self.drop_peer(event.sender, event.session, str(error))
             return
         self._record(now, event, effects)
-        if self.about_to_perform(event, effects):
-            for effect in effects:
-                self._perform(effect)
+        for effect in self.to_perform(effects):
+            self._perform(effect)
 
     def fail(self, error: BaseException) -> None:
         """A bug, or an error that cannot be handled: the run ends and the trace is saved."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.core.effects import Halt
+from fedoptima.core.effects import Effect, Halt, Send
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import TimerFired
 from fedoptima.core.jobs import Merge
@@ -320,10 +320,15 @@ def test_a_server_stops_when_its_job_is_done_and_keeps_what_is_next(
         stage = Stage(tmp_path, setup)
         session = await stage.begin()
         stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
+        recorded: list[Effect] = []
+        stage.node.observers.append(lambda record: recorded.extend(record.effects))
         stage.node.interrupt()
         assert not stage.node.outcome.done()
         await stage.until(stage.node.outcome.done)
-        assert len(sent(session, GlobalModel)) == 1, "what would have followed is left undone"
+        said = [e.message for e in recorded if isinstance(e, Send)]
+        assert len(said) == 1
+        assert sent(session, GlobalModel)[1:] == said, "what is on the record was sent"
+        assert sent(session, Stop) == [Stop(INTERRUPTED)]
         await stage.end()
         found, engine = stage.kept(setup)
         assert found.core.version == 1

@@ -9,7 +9,7 @@ from typing import Protocol
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Evaluate, Send
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
-from fedoptima.core.events import Connected, Disconnected, Event, Received
+from fedoptima.core.events import Connected, Disconnected, Received
 from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.text import printable
@@ -93,11 +93,11 @@ class DeviceNode(Node):
     def evaluate(self, effect: Evaluate) -> None:
         raise InvariantBroken("a device was asked to evaluate")
 
-    def about_to_perform(self, event: Event, effects: Sequence[Effect]) -> bool:
+    def to_perform(self, effects: Sequence[Effect]) -> Sequence[Effect]:
         """A step's number decides its data, so it is kept: at the end of every round."""
         if any(isinstance(e, Send) and isinstance(e.message, ModelUpdate) for e in effects):
             self.save()
-        return True
+        return effects
 
     def save(self) -> None:
         self._state.save(DeviceState(self.run, self.machine.incarnation, self.machine.step))

@@ -19,7 +19,6 @@ from fedoptima.core.events import (
     Ended,
     Evaluated,
     EvaluationFailed,
-    Event,
     Extended,
     Metrics,
     Received,
@@ -237,17 +236,19 @@ class ServerNode(Node):
 
     # ---- checkpoints -------------------------------------------------------------------------
 
-    def about_to_perform(self, event: Event, effects: Sequence[Effect]) -> bool:
+    def to_perform(self, effects: Sequence[Effect]) -> Sequence[Effect]:
         if self._working or self.machine.stopped:
-            return True
+            return effects
         ordered = next((effect for effect in effects if isinstance(effect, Run)), None)
         asked = [effect for effect in effects if isinstance(effect, Evaluate)]
         if self._interrupted:
-            self._pause(ordered, asked)
-            return False
+            # What is on the record is done: jobs and evaluations when the run is resumed, all
+            # else now.
+            now = [effect for effect in effects if not isinstance(effect, Run | Evaluate)]
+            return [*now, *self._pause(ordered, asked)]
         if self._checkpointer is not None and self._checkpointer.due(self.machine):
             self._checkpoint(ordered, asked)
-        return True
+        return effects
 
     def _checkpoint(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
         assert self._checkpointer is not None
@@ -290,17 +291,17 @@ class ServerNode(Node):
     def interrupt(self) -> None:
         """Stop where the run can be resumed: now, or when the running job is done."""
         self._interrupted = True
-        if not self._working:
-            self._pause(None, [])
+        if not self._working and not self.outcome.done():
+            for effect in self._pause(None, []):
+                self._perform(effect)
 
-    def _pause(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
-        if self.outcome.done():
-            return
+    def _pause(self, running: Run | None, asked: Sequence[Evaluate]) -> list[Effect]:
+        """Take a last checkpoint; returns what ends this process's part of the run."""
         if self._checkpointer is not None and self._checkpointer.possible(self.machine):
             self._checkpoint(running, asked)
-        for session in self.sessions.values():
-            session.outbox.put(Stop(INTERRUPTED))
-        self.outcome.set_result(Halt(INTERRUPTED))
+        stop = Stop(INTERRUPTED)
+        sends = [Send(name, session.number, stop) for name, session in self.sessions.items()]
+        return [*sends, Halt(INTERRUPTED)]
 
     async def shut_down(self) -> None:
         """After the end: what is on its way to the disk gets there."""
