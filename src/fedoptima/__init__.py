@@ -9,7 +9,8 @@ from fedoptima.version import __version__
 
 if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison
-    from fedoptima.comparison.runner import compare, resume_comparison, sweep
+    from fedoptima.comparison.runner import compare, resume_comparison
+    from fedoptima.comparison.sweep import sweep
     from fedoptima.config.load import load_recipe
     from fedoptima.config.schema import Recipe
     from fedoptima.core.errors import ConfigError, FedOptimaError
@@ -41,7 +42,7 @@ _DEFINED_IN = {
     "resume_comparison": "comparison.runner",
     "serve": "experiments.serve",
     "simulate": "experiments.simulation",
-    "sweep": "comparison.runner",
+    "sweep": "comparison.sweep",
 }
 
 __all__ = [

@@ -18,6 +18,7 @@ from fedoptima.config.load import load_recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.dashboard.folder import Runs
 from fedoptima.dashboard.reader import RunReader
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.join import join
 from fedoptima.experiments.serve import serve
 from fedoptima.experiments.simulation import resume, simulate
@@ -164,6 +165,7 @@ def test_a_comparison_is_resumed_with_code_that_is_allowed(
 ) -> None:
     about = describe(
         load_recipe(recipe, ["model={name='foreign.code:build'}"]),
+        Given(),
         methods=["fedoptima", "fl"],
         seeds=None,
         options={},

@@ -214,10 +214,10 @@ def test_an_interrupted_comparison_stops_its_runs_and_begins_no_other(tmp_path: 
         ({"methods": "fedoptim"}, "did you mean 'fedoptima'?"),
         ({"options": {"activation_cup": 3}}, "did you mean 'activation_cap'?"),
         ({"methods": ["fl"], "options": {"alpha": 0.5}}, "none of fl has this option"),
-        ({"options": {"name": "fl"}}, "takes its methods from --methods"),
+        ({"options": {"name": "fl"}}, "takes its methods from methods="),
         ({"seeds": 0}, "at least 1"),
         ({"seeds": []}, "give at least one"),
-        ({"jobs": 0}, "jobs = 0"),
+        ({"jobs": 0}, "jobs=0"),
         ({"target": 80}, "0.8 is 80 %"),
     ],
 )

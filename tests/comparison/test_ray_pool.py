@@ -22,6 +22,7 @@ from fedoptima.comparison.execution import Order, RunState
 from fedoptima.comparison.ray_pool import Home, RayShare, away, run_task, unpack
 from fedoptima.comparison.runner import compare, resume_comparison
 from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.experiments.simulation import simulate
 from tests.comparison.recipes import CRASHES_ONCE, digests, tiny
@@ -240,12 +241,12 @@ def test_where_the_folder_is_not_seen_the_run_comes_back_and_can_be_resumed(tmp_
     there = tmp_path / "out" / "fl-seed1"
     there.parent.mkdir()
     order = Order(recipe, there, dry=False, checkpoint_every=60.0)
-    state, files = away(order, None, SilentLine(stops=True))
+    state, files = away(order, None, SilentLine(stops=True), Given())
     assert state.phase == "stopped"
     assert not there.exists()
     unpack(files, there)
     assert any((there / "checkpoints").iterdir())
-    state, files = away(order, files, SilentLine(stops=False))
+    state, files = away(order, files, SilentLine(stops=False), Given())
     assert state.phase == "done"
     unpack(files, there)
     assert not (there / "checkpoints").exists()  # it took the place of what was there
@@ -258,7 +259,7 @@ def test_where_the_folder_is_not_seen_the_run_comes_back_and_can_be_resumed(tmp_
 def test_a_machine_with_another_version_says_so(tmp_path: Path) -> None:
     order = Order(tiny(tmp_path), tmp_path / "run", dry=True, checkpoint_every=60.0)
     home = Home(tmp_path / "mark", tmp_path, data=None, modules=())
-    state, files = run_task("0.0.1", 0, order, home, None, mailbox=None)
+    state, files = run_task("0.0.1", 0, order, home, None, mailbox=None, given=Given())
     assert state.phase == "failed"
     assert f"has fedoptima {fedoptima.__version__} and not 0.0.1; install the same" in str(
         state.error

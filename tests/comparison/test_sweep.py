@@ -11,9 +11,11 @@ import pytest
 from fedoptima.comparison.execution import RunState
 from fedoptima.comparison.folder import read_about
 from fedoptima.comparison.result import Comparison
-from fedoptima.comparison.runner import resume_comparison, sweep
+from fedoptima.comparison.runner import resume_comparison
 from fedoptima.comparison.spec import describe, recipe_of
+from fedoptima.comparison.sweep import sweep
 from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.experiments.simulation import simulate
 from tests.comparison.recipes import digests, tiny
@@ -103,7 +105,7 @@ def test_finished_runs_are_kept_when_a_sweep_is_extended(swept: Comparison, tmp_
     other = tiny(tmp_path, "training.batch_size=20")
     with pytest.raises(ConfigError, match=r"another recipe \(training.batch_size differs\)"):
         sweep(other, more, dry=True, out=swept.directory)
-    with pytest.raises(ConfigError, match=r"another recipe \(--dry differs\)"):
+    with pytest.raises(ConfigError, match=r"another recipe \(dry=True differs\)"):
         sweep(tiny(tmp_path), more, out=swept.directory)
 
 
@@ -143,6 +145,7 @@ def test_a_stopped_sweep_of_ones_own_model_goes_on_when_it_is_ordered_again(
 def test_methods_share_the_split_where_all_else_is_equal(tmp_path: Path) -> None:
     about = describe(
         tiny(tmp_path, "split.objective=measured"),
+        Given(),
         methods=["splitfed", "fedoptima"],
         seeds=None,
         options={},

@@ -190,7 +190,7 @@ def test_every_partition_works_dry_and_for_real(
 
 
 def test_shares_have_to_fit_the_fleet() -> None:
-    with pytest.raises(ConfigError, match="shares: 2 shares for 3 devices; give one for each"):
+    with pytest.raises(ConfigError, match="2 shares for 3 devices; give one for each"):
         run(data={"partition": {"kind": "quantity", "shares": [1, 2]}})
 
 

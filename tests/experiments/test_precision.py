@@ -44,11 +44,11 @@ def test_a_run_in_bfloat16_learns_repeats_and_takes_the_same_virtual_time(method
 
 
 def test_a_format_that_the_machine_lacks_is_an_error_but_not_in_a_dry_run() -> None:
-    with pytest.raises(ConfigError, match=r"training.precision = 'tf32': only NVIDIA GPUs"):
+    with pytest.raises(ConfigError, match=r"{'precision': 'tf32'}: only NVIDIA GPUs"):
         run(precision="tf32")
     assert run(precision="tf32", dry=True).seconds > 0
 
 
 def test_an_unknown_format_is_an_error_that_names_the_key() -> None:
-    with pytest.raises(ConfigError, match=r"training.precision"):
+    with pytest.raises(ConfigError, match=r"training={'precision': 'float16'}"):
         run(precision="float16")

@@ -138,9 +138,9 @@ def test_more_classes_than_the_labels_show_can_be_said() -> None:
 
 
 def test_options_that_data_given_in_python_does_not_have_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.vocabulary.*classes"):
+    with pytest.raises(ConfigError, match=r"data={'vocabulary': .*classes"):
         run(data={"vocabulary": 5})
-    with pytest.raises(ConfigError, match=r"data\.classes = 0"):
+    with pytest.raises(ConfigError, match=r"data={'classes': 0}: must"):
         run(data={"classes": 0})
 
 
@@ -186,21 +186,30 @@ def test_a_name_the_auxiliary_network_needs_is_refused() -> None:
         ({"stop": {}, "epochs": None}, "nothing stops this run"),
         ({"method": "fedoptimal"}, "did you mean 'fedoptima'"),
         ({"method": {"name": "fedoptima", "activation_cup": 3}}, "did you mean 'activation_cap'"),
-        ({"method": {"name": "fedoptima", "activation_cap": 0}}, r"method\.activation_cap = 0"),
-        ({"method": {"name": "fedoptima", "activation_cap": "x"}}, r"method\.activation_cap = 'x'"),
-        ({"method": {"name": "fedoptima", "max_delay": -1}}, r"method\.max_delay = -1"),
-        ({"method": {"name": "fedoptima", "alpha": 2.0}}, r"method\.alpha = 2\.0"),
-        ({"method": {"name": "fedoptima", "credit_timeout": 0.0}}, r"method\.credit_timeout = 0"),
-        ({"method": {"name": "fl", "on_leave": "weep"}}, r"method\.on_leave = 'weep'.*'drop'"),
-        ({"device": "gpu"}, "device = 'gpu': use 'cpu'"),
-        ({"device": "meta"}, "device = 'meta': use 'cpu'"),
-        ({"device": "cuda:99"}, "device = 'cuda:99': torch sees .* GPU here; use device = 'cpu'"),
+        ({"method": {"name": "fedoptima", "activation_cap": 0}}, "method={'activation_cap': 0}: "),
+        (
+            {"method": {"name": "fedoptima", "activation_cap": "x"}},
+            "method={'activation_cap': 'x'}: ",
+        ),
+        ({"method": {"name": "fedoptima", "max_delay": -1}}, "method={'max_delay': -1}"),
+        ({"method": {"name": "fedoptima", "alpha": 2.0}}, r"method={'alpha': 2\.0}"),
+        (
+            {"method": {"name": "fedoptima", "credit_timeout": 0.0}},
+            "method={'credit_timeout': 0.0}",
+        ),
+        ({"method": {"name": "fl", "on_leave": "weep"}}, "method={'on_leave': 'weep'}.*'drop'"),
+        ({"device": "gpu"}, "device='gpu': use 'cpu'"),
+        ({"device": "meta"}, "device='meta': use 'cpu'"),
+        ({"device": "cuda:99"}, "device='cuda:99': torch sees .* GPU here; use device='cpu'"),
         ({"fleet": "testbed_c"}, "testbed_a, testbed_b, uniform"),
         ({"train": None}, "needs train"),
         ({"test": None}, "no test data"),
         ({"data": "digits"}, "not both"),
-        ({"split": {"at": 3}}, "split.at = 3: must be from 1 to 2"),
-        ({"training": {"device": {"nesterov": True, "momentum": 0.0}}}, r"training\.device: nest"),
+        ({"split": {"at": 3}}, "split={'at': 3}: must be from 1 to 2"),
+        (
+            {"training": {"device": {"nesterov": True, "momentum": 0.0}}},
+            r"simulate\(training={'device': .*}\): nest",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_value_and_the_way_out(
@@ -218,7 +227,7 @@ def test_more_devices_than_samples_is_an_empty_partition() -> None:
 
 @pytest.mark.parametrize("stop", [{"target_accuracy": 0.9}, {"patience": 3.0}])
 def test_a_dry_run_that_only_an_accuracy_could_stop_is_refused(stop: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"dry run has no accuracy.*stop\.epochs"):
+    with pytest.raises(ConfigError, match=r"dry run has no accuracy.*epochs=10"):
         run(stop=stop, epochs=None, training={"batch_size": 8}, dry=True)
 
 

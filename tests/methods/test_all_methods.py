@@ -150,5 +150,5 @@ def test_a_device_with_few_samples_gets_no_more_parts_than_it_has() -> None:
 
 
 def test_more_parts_than_a_batch_has_samples_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"micro_batches = 99: .*batch_size = .*at most"):
+    with pytest.raises(ConfigError, match=r"'micro_batches': 99}: .*'batch_size': .*at most"):
         run(method={"name": "pipar", "micro_batches": 99})

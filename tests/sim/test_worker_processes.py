@@ -107,7 +107,7 @@ def test_a_model_given_as_an_object_needs_no_name_to_be_trained_in_workers() -> 
 
 
 def test_workers_compute_with_one_thread_each() -> None:
-    with pytest.raises(ConfigError, match="use threads = 1, or workers = 1"):
+    with pytest.raises(ConfigError, match="use threads=1, or workers=1"):
         run(workers=2, threads=2)
 
 

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.display.console import stderr
+from fedoptima.display.wording import at_the_command_line
 
 CONFIG, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -29,7 +30,8 @@ def explained(command: Callable[Parameters, None]) -> Callable[Parameters, None]
     @wraps(command)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with at_the_command_line():
+                command(*args, **kwargs)
         except FedOptimaError as error:
             complain(str(error))
             raise typer.Exit(CONFIG if isinstance(error, ConfigError) else FAILED) from error

@@ -21,8 +21,8 @@ from fedoptima.display.console import stderr
 from fedoptima.display.interrupt import Interrupt
 
 if TYPE_CHECKING:
+    from fedoptima.comparison.many_runs import On as Place
     from fedoptima.comparison.result import Comparison
-    from fedoptima.comparison.runner import On as Place
 
 
 _KINDS = {"compare": "comparison", "sweep": "sweep"}  # what each command makes
@@ -159,6 +159,7 @@ def watched(
                 jobs=execution.jobs,
                 on=execution.on,
                 checkpoint_every=execution.checkpoint_every,
+                progress=False,
                 observer=view.show,
                 interrupted=interrupted,
             )

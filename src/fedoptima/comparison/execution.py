@@ -16,9 +16,10 @@ from typing import Any, Literal, Protocol
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import FedOptimaError
+from fedoptima.experiments.given import Given, named_packages
 from fedoptima.experiments.run_directory import RunDirectory, make_folder
 from fedoptima.experiments.simulated_run import Interrupted, SimulationWatch
-from fedoptima.named_code import ANY_CODE, AllowedCode
+from fedoptima.named_code import AllowedCode
 
 _POLL_INTERVAL = 0.1  # seconds between two looks at the line
 _REPORT = 0.25  # seconds between two reports of a run
@@ -42,7 +43,6 @@ class Order:
     directory: Path
     dry: bool
     checkpoint_every: float
-    code: AllowedCode = ANY_CODE  # what the recipe may name
     label: str = ""  # the method and what else sets it apart; empty: the method
 
     @property
@@ -87,13 +87,16 @@ class Line(Protocol):
         """Whether the run should stop; also when nobody is at the other end any more."""
 
 
-def execute(order: Order, line: Line) -> RunState:
-    """Execute the order, whatever happens, and return how it ended."""
+def execute(order: Order, line: Line, given: Given) -> RunState:
+    """Execute the order, whatever happens, and return how it ended.
+
+    ``given``: what all orders share besides their recipes.
+    """
     reporter = _Reporter(order, line)
     reporter.say("starting")
     order.crash_report.unlink(missing_ok=True)
     try:
-        _execute(order, reporter)
+        _execute(order, given, reporter)
         return reporter.say("done", share=1.0)
     except Interrupted:
         return reporter.say("stopped")
@@ -105,14 +108,13 @@ def execute(order: Order, line: Line) -> RunState:
         return reporter.say("failed", error=text)
 
 
-def _execute(order: Order, reporter: _Reporter) -> None:
-    from fedoptima.experiments.given import Given, named_packages
-    from fedoptima.experiments.simulation import resume, start
+def _execute(order: Order, given: Given, reporter: _Reporter) -> None:
+    from fedoptima.experiments.simulation import go_on, start
 
     hooks: dict[str, Any] = {
         "checkpoint_every": order.checkpoint_every,
         "observer": reporter.training,
-        "progress": reporter.reading,
+        "reading": reporter.reading,
         "interrupted": reporter.interrupted,
     }
     make_folder(order.directory)
@@ -121,17 +123,21 @@ def _execute(order: Order, reporter: _Reporter) -> None:
         # A worker whose parent was killed, or whose machine was lost, may still be ending.
         with run.taken(wait=reporter.waiting):
             if run.begun:
-                named = named_packages(order.recipe)  # by whoever ordered the run
-                allowed = named if order.code.modules is None else order.code.modules
-                resume(run.path, allow_modules=allowed, workers=order.workers, **hooks)
+                go_on(run.path, _for_resumed(given, order.recipe), workers=order.workers, **hooks)
             else:
-                given = Given(code=order.code)
                 recipe = order.recipe.model_copy(update={"workers": order.workers})
                 start(recipe, given, out=run.path, dry=order.dry, **hooks)
     finally:
         shutil.rmtree(run.last_state, ignore_errors=True)  # a comparison's runs end together
         with suppress(OSError):  # it is not empty, as it should be
             run.path.rmdir()
+
+
+def _for_resumed(given: Given, recipe: Recipe) -> Given:
+    """The recipe is read from the run's folder: of code it may name only what was ordered."""
+    if given.code.modules is not None:
+        return given
+    return replace(given, code=AllowedCode(named_packages(recipe)))
 
 
 class _Reporter:

@@ -8,25 +8,39 @@ the worker can read during a run means stop: a message from the parent, or the e
 from __future__ import annotations
 
 import logging
+import pickle
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+
+import torch
 
 from fedoptima.comparison.execution import Order, RunState, execute
 from fedoptima.comparison.pool import Lost
+from fedoptima.comparison.sending import pickled
 from fedoptima.experiments.fork_server import ctrl_c_blocked
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.workers import can_fork, quiet_fork
 
 _POLL_INTERVAL = 0.1  # seconds
 
 
 class ProcessPool:
-    def __init__(self, jobs: int) -> None:
-        """``jobs``: how many processes."""
+    def __init__(self, jobs: int, given: Given | None = None, *, threads: int = 1) -> None:
+        """``jobs``: how many processes. ``threads``: of torch, in each."""
         self._jobs = jobs
-        self._workers: dict[Connection, SpawnProcess] = {}
+        self._given = given or Given()
+        # Not forked if that can be avoided: CUDA, torch's and gRPC's threads do not survive it.
+        safe = can_fork(threads) and "grpc" not in sys.modules
+        self.forks = bool(self._given.names) and safe
+        self._pickled = b"" if self.forks else pickled(self._given, threads=threads)
+        self._workers: dict[Connection, BaseProcess] = {}
         self._busy: dict[Connection, int] = {}  # with which run
 
     def __enter__(self) -> ProcessPool:
@@ -69,17 +83,20 @@ class ProcessPool:
 
     def _start_worker(self, *, alone: bool) -> Connection:
         """``alone``: it starts no processes of its own."""
-        context = get_context("spawn")  # not fork: CUDA and torch's threads do not survive it
+        context: BaseContext = get_context("fork" if self.forks else "spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), daemon=alone)
-        with ctrl_c_blocked():
+        work: Callable[[], None] = partial(_work, theirs, self._pickled)
+        if self.forks:
+            work = partial(_work_forked, theirs, self._given, [*self._workers, ours])
+        process = context.Process(target=work, daemon=alone)  # type: ignore[attr-defined]
+        with ctrl_c_blocked(), quiet_fork():
             process.start()
             self._workers[ours] = process
         theirs.close()  # so that the end of the process is the end of the pipe
         return ours
 
 
-def _died(process: SpawnProcess) -> str:
+def _died(process: BaseProcess) -> str:
     process.join()
     code = process.exitcode or 0
     if code >= 0:
@@ -103,8 +120,23 @@ class _Pipe:
         return self._connection.poll()
 
 
-def _work(connection: Connection) -> None:
+def _work(connection: Connection, pickled: bytes) -> None:
     logging.getLogger("fedoptima").addHandler(logging.NullHandler())  # the parent logs
+    _serve(connection, pickle.loads(pickled))
+
+
+def _work_forked(connection: Connection, given: Given, others: Sequence[Connection]) -> None:
+    """``others``: the parent's ends of pipes: while one is open here, it does not seem to end."""
+    for other in others:
+        other.close()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # with it the pool ends a worker
+    torch.set_num_threads(1)  # more would wait for threads that are not in this process
+    log = logging.getLogger("fedoptima")  # the parent logs
+    log.handlers, log.propagate = [logging.NullHandler()], False
+    _serve(connection, given)
+
+
+def _serve(connection: Connection, given: Given) -> None:
     with suppress(EOFError):  # the parent has ended
         while isinstance(order := connection.recv(), Order):
-            execute(order, _Pipe(connection))
+            execute(order, _Pipe(connection), given)

@@ -31,9 +31,11 @@ from uuid import uuid4
 
 from fedoptima.comparison.execution import Line, Order, RunState, execute, workers_of
 from fedoptima.comparison.pool import Lost
+from fedoptima.comparison.sending import cannot_be_sent
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.layouts import DATA_VARIABLE
+from fedoptima.experiments.given import Given
 from fedoptima.trace.run_folder import RunFiles, write_whole
 from fedoptima.version import __version__
 
@@ -97,13 +99,13 @@ class Home:
 class RayPool:
     """``jobs``: runs at a time; None: as many as the cluster has room for."""
 
-    def __init__(self, share: RayShare, jobs: int | None, folder: Path) -> None:
+    def __init__(self, share: RayShare, jobs: int | None, folder: Path, given: Given) -> None:
         try:
             import ray
         except ImportError as error:
             raise ConfigError("--on ray needs ray: pip install 'fedoptima[ray]'") from error
         self._ray = ray
-        self._share, self._jobs = share, jobs
+        self._share, self._jobs, self._given = share, jobs, given
         self._home = Home(
             mark=folder.resolve() / f"{_MARK}{uuid4().hex}",
             current=Path.cwd(),
@@ -137,6 +139,7 @@ class RayPool:
             max_retries=self._share.retries,
         )(run_task)
         self._check_room()
+        self._shared = self._put(self._given)
         for left in self._home.mark.parent.glob(f"{_MARK}*"):  # by a command that was killed
             left.unlink(missing_ok=True)
         self._home.mark.touch()
@@ -159,7 +162,7 @@ class RayPool:
         order = replace(order, directory=order.directory.resolve())
         begun = pack(order.directory) if RunFiles(order.directory).begun else None
         task = self._run.options(name=f"{order.label}, seed {order.recipe.seed}").remote(
-            __version__, index, order, self._home, begun, self._mailbox
+            __version__, index, order, self._home, begun, self._mailbox, self._shared
         )
         self._tasks[task] = index
         self._orders[index], self._states[index] = order, RunState.of(order)
@@ -204,6 +207,13 @@ class RayPool:
             unpack(files, order.directory)
         ended: RunState = state
         return ended
+
+    def _put(self, given: Given) -> Any:
+        """Once, for all machines. Also what was defined in a notebook: Ray sends its code."""
+        try:
+            return self._ray.put(given)
+        except TypeError as error:  # with a long account of what is in what
+            raise cannot_be_sent(given, str(error).partition("\n")[0]) from error
 
     def _check_room(self) -> None:
         """A run that no machine has room for would wait forever."""
@@ -303,7 +313,13 @@ class _MailboxLine:
 
 
 def run_task(
-    version: str, index: int, order: Order, home: Home, begun: bytes | None, mailbox: Any
+    version: str,
+    index: int,
+    order: Order,
+    home: Home,
+    begun: bytes | None,
+    mailbox: Any,
+    given: Given,
 ) -> Ended:
     """``begun``: the files of an unfinished run, for machines that do not see them."""
     logging.getLogger("fedoptima").addHandler(logging.NullHandler())  # whoever ordered it logs
@@ -314,17 +330,17 @@ def run_task(
     line = _MailboxLine(index, mailbox)
     with home.entered():
         if home.mark.exists():
-            return execute(order, line), None
-        return away(order, begun, line)
+            return execute(order, line, given), None
+        return away(order, begun, line, given)
 
 
-def away(order: Order, begun: bytes | None, line: Line) -> tuple[RunState, bytes]:
+def away(order: Order, begun: bytes | None, line: Line, given: Given) -> tuple[RunState, bytes]:
     """On a machine that does not see the folder."""
     with tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
         directory = Path(temporary) / order.directory.name
         if begun is not None:
             unpack(begun, directory)
-        state = execute(replace(order, directory=directory), line)
+        state = execute(replace(order, directory=directory), line, given)
         summary = RunFiles(directory).summary
         if summary.is_file():  # it says where the run is
             plain = json.loads(summary.read_text()) | {"directory": str(order.directory)}

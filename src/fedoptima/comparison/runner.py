@@ -1,4 +1,4 @@
-"""Methods x seeds on one recipe, and x varied settings in a sweep.
+"""Methods x seeds on one recipe: the public functions `compare` and `resume_comparison`.
 
 All runs share what the recipe and the seed fix: initial weights, partition, augmentation, schedule,
 fleet, and the split of those methods that split.
@@ -6,95 +6,140 @@ fleet, and the split of those methods that split.
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fedoptima.comparison.cases import Case
-from fedoptima.comparison.execution import Order, RunState, workers_of
-from fedoptima.comparison.folder import check_earlier, open_folder, read_about, write_result
-from fedoptima.comparison.pool import Pool, PoolObserver, run_all
-from fedoptima.comparison.process_pool import ProcessPool
-from fedoptima.comparison.ray_pool import RayPool, RayShare
+from torch import nn
+
+from fedoptima.comparison.folder import read_about
+from fedoptima.comparison.many_runs import RESUME, Execution, On, run_missing, run_new, watched
+from fedoptima.comparison.pool import PoolObserver
 from fedoptima.comparison.result import Comparison
-from fedoptima.comparison.rows import Run, read_run
-from fedoptima.comparison.spec import About, Methods, cores, describe, recipe_of
-from fedoptima.config.load import as_recipe
+from fedoptima.comparison.spec import Methods, describe
 from fedoptima.config.schema import Recipe
-from fedoptima.core.errors import ConfigError
-from fedoptima.data.registry import assumption
-from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.named_code import ANY_CODE, AllowedCode, allow
+from fedoptima.data.dataset import Dataset
+from fedoptima.display.wording import speaks_python
+from fedoptima.engine.evaluation import Loss
+from fedoptima.experiments.given import Given, given_data
+from fedoptima.experiments.parts import Options, recipe_from
+from fedoptima.named_code import allow
 from fedoptima.trace.plain_files import refuse_links
-from fedoptima.trace.run_folder import RunFiles, write_whole
-
-LOG = logging.getLogger("fedoptima.comparison")
-
-On = Literal["processes", "ray"] | RayShare
 
 
-@dataclass(frozen=True)
-class Execution:
-    """How runs are executed. None of it changes a result."""
-
-    jobs: int | None = None
-    on: On = "processes"
-    checkpoint_every: float = 60.0  # seconds
-    observer: PoolObserver = lambda _: None
-    interrupted: Callable[[], bool] = lambda: False
-
-    def pool(self, recipe: Recipe, folder: Path) -> Pool:
-        jobs = self.jobs
-        if jobs is not None and jobs < 1:
-            raise ConfigError(f"jobs = {jobs}: must be at least 1")
-        if self.on == "processes":
-            each = (recipe.threads or 1) * workers_of(recipe)
-            return ProcessPool(jobs or max(1, cores() // each))
-        if self.on != "ray" and not isinstance(self.on, RayShare):
-            raise ConfigError(f"on = {self.on!r}: use 'processes' or 'ray'")
-        share = self.on if isinstance(self.on, RayShare) else RayShare()
-        return RayPool(share.for_recipe(recipe), jobs, folder)
-
-
+@speaks_python(RESUME)
 def compare(
-    recipe: Recipe | str | Path,
+    recipe: Recipe | str | Path | None = None,
     *,
     methods: Methods = "all",
     seeds: int | Sequence[int] | None = None,
     options: Mapping[str, object] | None = None,
+    model: nn.Module | str | Options | None = None,
+    train: object = None,
+    test: object = None,
+    data: Dataset | str | Options | None = None,
+    fleet: str | Options | None = None,
+    training: Options | None = None,
+    split: Options | None = None,
+    stop: Options | None = None,
+    epochs: float | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    workers: int | Literal["auto"] | None = None,
+    loss: Loss | None = None,
     jobs: int | None = None,
     on: On = "processes",
     target: float | None = None,
-    device: str | None = None,
     dry: bool = False,
     out: str | Path | None = None,
     checkpoint_every: float = 60.0,
     command: str | None = None,
-    observer: PoolObserver = lambda _: None,
-    interrupted: Callable[[], bool] = lambda: False,
+    progress: bool | None = None,
+    observer: PoolObserver | None = None,
+    interrupted: Callable[[], bool] | None = None,
 ) -> Comparison:
     """Train with several methods on the same recipe and set their figures side by side.
 
-    ``methods``: their names, or functions that make a `fedoptima.methods.Method`, which the
-    processes of the runs import by name.
+    Either a recipe, or its parts, as in `simulate`: also a model and data of your own. All runs
+    begin with the same weights, data partition, fleet and split. A run that fails is reported, and
+    the others go on.
 
-    ``seeds``: how many, counted up from the recipe's, or which. ``options`` go to those methods
-    that have them, or to one alone (``{"pipar.micro_batches": 10}``); the recipe's own ``[method]``
-    options only to the method it names. ``jobs`` processes run at a time (default: one per core),
-    each with one thread unless the recipe says otherwise, so that results do not depend on it;
-    ``on="ray"`` runs on a Ray cluster instead. ``target``: the accuracy whose time is taken; by
-    default 99 % of FedOptima's best. A run that fails is reported; the others continue.
+    Runs are executed in processes of this machine. Those are forked where a model or data are
+    given as Python objects, so anything may be given. Where that cannot be (torch sees a GPU,
+    `threads` is above 1, or gRPC is loaded) objects are pickled, and a script calls this under
+    `if __name__ == "__main__":`, as it does without such objects.
 
-    Processes are spawned: a script calls this under ``if __name__ == "__main__":``. With ``out``
-    every run leaves its folder there, and `resume_comparison` resumes it after a kill.
+    Args:
+        recipe: A recipe file, or a `Recipe`.
+        methods: Their names, or functions that make a `fedoptima.methods.Method`, which the
+            processes of the runs import by name; or `"all"`.
+        seeds: How many, counted up from the recipe's; or which.
+        options: For those methods that have them, or for one alone
+            (`{"pipar.micro_batches": 10}`). The recipe's own method options go only to the method
+            it names.
+        model: As in `simulate`. An `nn.Module` begins with the same weights whatever the seed.
+        train: As in `simulate`.
+        test: As in `simulate`.
+        data: As in `simulate`.
+        fleet: As in `simulate`.
+        training: As in `simulate`.
+        split: As in `simulate`.
+        stop: As in `simulate`.
+        epochs: As in `simulate`.
+        device: As in `simulate`.
+        threads: As in `simulate`.
+        workers: As in `simulate`, of each run; 1 by default, because runs use all cores already.
+        loss: As in `simulate`.
+        jobs: Runs at a time; by default one per core. Results do not depend on it.
+        on: `"processes"`, or `"ray"` (or a `RayShare`) for a Ray cluster.
+        target: The accuracy whose time is taken; by default 99 % of FedOptima's best.
+        dry: Simulate the timing only; nothing is trained.
+        out: A new or empty folder. Every run leaves its own folder in it, and
+            `resume_comparison` resumes it after a kill.
+        checkpoint_every: Wall-clock seconds between two checkpoints of a run.
+        command: What the table says it was made by; by default this function.
+        progress: Show it, as in `simulate`.
+        observer: Called about ten times a second with how far each run is.
+        interrupted: Called as often; if it returns True, all runs save a checkpoint and
+            `Interrupted` is raised. With it, Ctrl-C is the caller's.
+
+    Returns:
+        One row per method. It prints as a table, and shows its curves in a notebook.
+
+    Raises:
+        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        Interrupted: `interrupted` returned True.
+        KeyboardInterrupt: Ctrl-C; with `out`, the message says how to resume.
+
+    Example:
+        ```python
+        comparison = fedoptima.compare(
+            model=model, train=train, test=test, fleet="testbed_a", epochs=10,
+            methods=["fedoptima", "fl"], seeds=3, out="runs/mine",
+        )
+        print(comparison)
+        ```
     """
-    execution = Execution(jobs, on, checkpoint_every, observer, interrupted)
-    base = _base(recipe, device)
+    base, given = recipe_from(
+        recipe,
+        "compare()",
+        model=model,
+        train=train,
+        test=test,
+        data=data,
+        fleet=fleet,
+        training=training,
+        split=split,
+        stop=stop,
+        epochs=epochs,
+        device=device,
+        threads=threads,
+        workers=workers,
+        loss=loss,
+    )
     about = describe(
         base,
+        given,
         methods=methods,
         seeds=seeds,
         options=options or {},
@@ -102,140 +147,66 @@ def compare(
         target=target,
         command=command,
     )
-    return _run_new(about, execution, out)
+    execution = Execution(jobs, on, checkpoint_every)
+    with watched(execution, base, given, out, progress, observer, interrupted) as execution:
+        return run_new(about, given, execution, out)
 
 
-def sweep(
-    recipe: Recipe | str | Path,
-    vary: Mapping[str, Sequence[object]],
-    *,
-    methods: Methods | None = None,
-    seeds: int | Sequence[int] | None = None,
-    options: Mapping[str, object] | None = None,
-    jobs: int | None = None,
-    on: On = "processes",
-    target: float | None = None,
-    device: str | None = None,
-    dry: bool = False,
-    out: str | Path | None = None,
-    checkpoint_every: float = 60.0,
-    command: str | None = None,
-    observer: PoolObserver = lambda _: None,
-    interrupted: Callable[[], bool] = lambda: False,
-) -> Comparison:
-    """Run a recipe with all combinations of varied settings, methods and seeds; one table.
-
-    ``vary``: values by key of the recipe (``{"fleet.scale": [1, 0.3]}``), by option of whichever
-    methods have it (``"method.activation_cap"``), or of one method alone
-    (``"pipar.micro_batches"``). A method is run once where what is varied does not reach it.
-    ``methods``: by default the recipe's own. All else as in `compare`.
-
-    ``out`` may be the folder of an earlier sweep of the same recipe: its finished runs are kept,
-    so a sweep can be extended by further values.
-    """
-    execution = Execution(jobs, on, checkpoint_every, observer, interrupted)
-    base = _base(recipe, device)
-    if not vary:
-        raise ConfigError("nothing is varied; for example: --vary method.activation_cap=4,8,32")
-    about = describe(
-        base,
-        methods=methods or (base.method.name,),
-        seeds=seeds,
-        options=options or {},
-        dry=dry,
-        target=target,
-        command=command,
-        vary=vary,
-    )
-    return _run_new(about, execution, out)
-
-
+@speaks_python(RESUME)
 def resume_comparison(
     directory: str | Path,
     *,
+    model: nn.Module | None = None,
+    train: object = None,
+    test: object = None,
+    loss: Loss | None = None,
     jobs: int | None = None,
     on: On = "processes",
     allow_modules: Sequence[str] = (),
     checkpoint_every: float = 60.0,
-    observer: PoolObserver = lambda _: None,
-    interrupted: Callable[[], bool] = lambda: False,
+    progress: bool | None = None,
+    observer: PoolObserver | None = None,
+    interrupted: Callable[[], bool] | None = None,
 ) -> Comparison:
     """Keep the runs that are finished, resume those that are not, start those that are missing.
 
-    Of a comparison or a sweep. Code that the folder's files name ("package.module:function") is
-    loaded only from the packages in ``allow_modules``.
+    Of a comparison or a sweep. What was given to it as Python objects has to be given again.
+
+    Args:
+        directory: Its folder: what was `out`.
+        model: The model, if it was given as an `nn.Module`.
+        train: The training data, if it was given in Python.
+        test: The test data, if it was given in Python.
+        loss: The loss, if one was given.
+        jobs: As in `compare`.
+        on: As in `compare`.
+        allow_modules: The packages from which code that the folder's files name
+            (`"package.module:function"`) may be loaded.
+        checkpoint_every: As in `compare`.
+        progress: As in `compare`.
+        observer: As in `compare`.
+        interrupted: As in `compare`.
+
+    Returns:
+        The whole table, as if it had not been interrupted.
+
+    Raises:
+        ConfigError: There is no comparison in the folder, or something has to be given again.
+        Interrupted: `interrupted` returned True.
+        KeyboardInterrupt: Ctrl-C, as in `compare`.
+
+    Example:
+        ```python
+        comparison = fedoptima.resume_comparison("runs/mine", model=model, train=train, test=test)
+        ```
     """
-    code, folder = allow(allow_modules), Path(directory)
+    folder = Path(directory)
     refuse_links(folder)
     about = read_about(folder)
-    execution = Execution(jobs, on, checkpoint_every, observer, interrupted)
-    return _run_missing(about, folder, code, execution, execution.pool(about.recipe, folder))
-
-
-# ---- the runs --------------------------------------------------------------------------------
-
-
-def _base(recipe: Recipe | str | Path, device: str | None) -> Recipe:
-    base = as_recipe(recipe)
-    return base if device is None else base.model_copy(update={"device": device})
-
-
-def _run_new(about: About, execution: Execution, out: str | Path | None) -> Comparison:
-    data = about.recipe.data
-    if about.dry and (assumed := assumption(data.name, data.directory)):
-        LOG.warning(assumed)
-    with open_folder(about, out) as folder:
-        pool = execution.pool(about.recipe, folder)
-        check_earlier(about, folder)
-        text = json.dumps({"about": about.to_json()}, indent=1)
-        write_whole(folder / f"{about.kind}.json", text)
-        comparison = _run_missing(about, folder, ANY_CODE, execution, pool)
-    return comparison if out is not None else replace(comparison, directory=None)
-
-
-def _run_missing(
-    about: About, folder: Path, code: AllowedCode, execution: Execution, pool: Pool
-) -> Comparison:
-    # Seed by seed: what is stopped early has some complete rows.
-    pairs = [(case, seed) for seed in about.seeds for case in about.cases]
-    orders = [
-        Order(
-            recipe_of(about, case, seed),
-            folder / case.folder(seed),
-            about.dry,
-            execution.checkpoint_every,
-            code,
-            case.label,
-        )
-        for case, seed in pairs
-    ]
-    finished = {order.directory for order in orders if RunFiles(order.directory).over}
-    missing = [order for order in orders if order.directory not in finished]
-    kept = [
-        replace(RunState.of(order), phase="done", share=1.0)
-        for order in orders
-        if order.directory in finished
-    ]
-    states = run_all(
-        missing,
-        pool,
-        observer=lambda states: execution.observer((*kept, *states)),
-        interrupted=execution.interrupted,
-    )
-    if any(state.phase in ("stopped", "waiting") for state in states):
-        raise Interrupted(f"the {about.kind} in {folder} was stopped")
-    errors = {o.directory: s.error for o, s in zip(missing, states, strict=True)}
-    runs = [
-        _read(case, seed, folder / case.folder(seed), errors)
-        for case in about.cases
-        for seed in about.seeds
-    ]
-    comparison = Comparison(about, tuple(runs), folder)
-    write_result(comparison, folder)
-    return comparison
-
-
-def _read(case: Case, seed: int, directory: Path, errors: Mapping[Path, str | None]) -> Run:
-    if (error := errors.get(directory)) is not None:
-        return Run(case.method, seed, error=error, settings=dict(case.settings))
-    return read_run(case, seed, json.loads(RunFiles(directory).summary.read_text()))
+    recipe = about.recipe
+    dataset = given_data(train, test, recipe.data.options)
+    given = Given(model, dataset, loss, allow(allow_modules))
+    given.check(recipe, folder)
+    execution = Execution(jobs, on, checkpoint_every)
+    with watched(execution, recipe, given, folder, progress, observer, interrupted) as execution:
+        return run_missing(about, folder, execution, execution.pool(recipe, given, folder))

@@ -24,6 +24,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
 from fedoptima.experiments.describe import versions
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import prepare
 from fedoptima.methods.registry import METHODS, Builder, find_method, method_options, name_of
 from fedoptima.named_code import ANY_CODE
@@ -79,6 +80,7 @@ class About:
 
 def describe(
     recipe: Recipe,
+    given: Given,
     *,
     methods: Methods,
     seeds: int | Sequence[int] | None,
@@ -111,7 +113,7 @@ def describe(
     check_varied(about.vary, about.options, about.methods, about.own_options)
     for case in about.cases if about.vary else ():
         recipe_of(about, case, about.seeds[0])  # a key or value that no recipe takes
-    return _with_one_split(about)
+    return _with_one_split(about, given)
 
 
 def recipe_of(about: About, case: Case | str, seed: int) -> Recipe:
@@ -179,22 +181,22 @@ def _seeds(seeds: int | Sequence[int] | None, first: int) -> tuple[int, ...]:
 # ---- one split for all methods -------------------------------------------------------------------
 
 
-def _with_one_split(about: About) -> About:
+def _with_one_split(about: About, given: Given) -> About:
     """With the split in it where methods would choose different ones.
 
     The paper's objective does not look at the method; the measured one counts the auxiliary
     network. Then FedOptima's choice holds for all, or the first one's that splits.
     """
     if not about.vary:
-        at = _one_split(about, Case(""))
+        at = _one_split(about, given, Case(""))
         split = about.recipe.split.model_copy(update={"at": at or about.recipe.split.at})
         return replace(about, recipe=about.recipe.model_copy(update={"split": split}))
     shared = {case.label: case for case in map(_shared, about.cases)}
-    found = {label: _one_split(about, case) for label, case in shared.items()}
+    found = {label: _one_split(about, given, case) for label, case in shared.items()}
     return replace(about, splits={label: at for label, at in found.items() if at is not None})
 
 
-def _one_split(about: About, shared: Case) -> int | None:
+def _one_split(about: About, given: Given, shared: Case) -> int | None:
     """None: there is nothing to settle."""
     splitting = [
         name
@@ -207,7 +209,7 @@ def _one_split(about: About, shared: Case) -> int | None:
         return None
     for recipe in recipes:
         with suppress(ConfigError):  # its own run will report it; another method's choice will do
-            return prepare(recipe, dry=about.dry).plan().split
+            return prepare(recipe, given, dry=about.dry).plan().split
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from rich.console import RenderableType
 from rich.live import Live
@@ -15,33 +14,11 @@ from rich.text import Text
 from fedoptima.analysis.formatting import duration, percent
 from fedoptima.display.console import say, stderr
 from fedoptima.display.progress import Refresh, shows_live
+from fedoptima.display.silent import RunState, SilentPool
 
 _BAR = 20  # columns
 _SILENCE = 10.0  # seconds at most between two lines about a run that goes on
 _STYLES = {"done": "green", "failed": "red", "stopped": "yellow", "waiting": "dim"}
-
-
-class RunState(Protocol):
-    """What is shown of one run."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def phase(self) -> str: ...
-    @property
-    def over(self) -> bool: ...
-    @property
-    def share(self) -> float | None: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def epochs(self) -> float: ...
-    @property
-    def accuracy(self) -> float | None: ...
-    @property
-    def error(self) -> str | None: ...
 
 
 def pool_view(title: str, *, quiet: bool) -> SilentPool:
@@ -50,17 +27,6 @@ def pool_view(title: str, *, quiet: bool) -> SilentPool:
         return SilentPool()
     console = stderr()
     return PoolBars(title) if shows_live(console) else PoolLines(title)
-
-
-class SilentPool:
-    def __enter__(self) -> SilentPool:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def show(self, states: Sequence[RunState]) -> None:
-        pass
 
 
 class PoolLines(SilentPool):
@@ -76,14 +42,14 @@ class PoolLines(SilentPool):
             say(stderr(), self._title)
             self._title = ""
         for state in states:
-            name, now = _name(state), time.monotonic()
+            name, now = name_of(state), time.monotonic()
             before = self._phases.get(name, "waiting")
             turned = state.phase != before and (state.over or state.phase == "starting")
             silent = now - self._said.get(name, now) >= _SILENCE and not state.over
             self._phases[name] = state.phase
             if turned or silent:
                 self._said[name] = now
-                say(stderr(), f"{name}: {_progress(state)}")
+                say(stderr(), f"{name}: {progress_of(state)}")
 
 
 class PoolBars(SilentPool):
@@ -119,16 +85,16 @@ def picture(states: Sequence[RunState], height: int) -> RenderableType:
         style = _STYLES.get(state.phase, "")
         pulse = state.share is None and not state.over and state.phase != "waiting"
         bar = ProgressBar(total=1.0, completed=state.share or 0.0, width=_BAR, pulse=pulse)
-        grid.add_row(_name(state), bar, Text(_progress(state, brief=True), style=style))
+        grid.add_row(name_of(state), bar, Text(progress_of(state, brief=True), style=style))
     grid.add_row(Text(f"{over} of {len(states)} runs", style="bold"))
     return grid
 
 
-def _name(state: RunState) -> str:
+def name_of(state: RunState) -> str:
     return f"{state.label} (seed {state.seed})"
 
 
-def _progress(state: RunState, *, brief: bool = False) -> str:
+def progress_of(state: RunState, *, brief: bool = False) -> str:
     """Brief: what fits beside a bar."""
     if state.phase == "failed":
         return "failed" if brief else f"failed: {state.error}"

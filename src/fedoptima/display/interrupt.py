@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 
 _NOTICE = "stopping after this step; press Ctrl-C again to end at once"
@@ -18,9 +18,15 @@ _NOTICE = "stopping after this step; press Ctrl-C again to end at once"
 class Interrupt:
     """Call it to ask whether the user wants to stop."""
 
-    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None] | None = None,
+        # A service manager asks with SIGTERM, and means the same.
+        signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+    ) -> None:
         """``say`` confirms it to the user when asked next; without it, that is done at once."""
         self._say = say
+        self._signals = signals
         self._asked = False
         self._wanted = False
 
@@ -31,9 +37,13 @@ class Interrupt:
             self._say = None
         return self._wanted
 
+    @property
+    def wanted(self) -> bool:
+        """Whether it was pressed, asked or not."""
+        return self._wanted
+
     def __enter__(self) -> Interrupt:
-        # A service manager asks with SIGTERM, and means the same.
-        self._before = {s: signal.signal(s, self._pressed) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {s: signal.signal(s, self._pressed) for s in self._signals}
         return self
 
     def __exit__(

@@ -1,7 +1,8 @@
 """What is seen while a run goes on: a live display on a terminal, now and then a line elsewhere.
 
 All of it goes to stderr. A view takes the two callbacks of `fedoptima.simulate`: ``reading``
-while data is read, ``training`` while the run goes on. `fleet_view` builds on the same parts.
+while data is read, ``training`` while the run goes on. The view of a fleet at work builds on the
+same parts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,11 +21,11 @@ from rich.text import Text
 
 from fedoptima.analysis.formatting import accuracies, brief, duration, percent
 from fedoptima.display.console import say, stderr
+from fedoptima.display.silent import SilentCounter, SilentView, Watch
 from fedoptima.trace.record import RecordProgress
 
 if TYPE_CHECKING:
-    from fedoptima.analysis.curve import CourseAccount
-    from fedoptima.analysis.idle_time import Usage, UsageAccount
+    from fedoptima.analysis.idle_time import Usage
     from fedoptima.config.schema import Recipe
     from fedoptima.core.progress import Progress
     from fedoptima.core.types import NodeId
@@ -33,21 +34,6 @@ _BAR = 30  # columns
 _REFRESH = 0.25  # seconds between two pictures of the live display
 _LINE = 1.0  # seconds at least between two lines...
 _SILENCE = 10.0  # ...and at most, evaluation or not
-
-
-class Watch(Protocol):
-    """What a view sees of a simulation that goes on."""
-
-    @property
-    def now(self) -> float: ...
-    @property
-    def events(self) -> int: ...
-    @property
-    def progress(self) -> Progress: ...
-    @property
-    def course(self) -> CourseAccount: ...
-    @property
-    def usage(self) -> UsageAccount: ...
 
 
 def view_of(recipe: Recipe, *, quiet: bool, folder: Path | None = None) -> SilentView:
@@ -68,20 +54,6 @@ def shows_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
-class SilentView:
-    def __enter__(self) -> SilentView:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def reading(self, what: str, done: int, total: int) -> None:
-        pass
-
-    def training(self, watch: Watch) -> None:
-        pass
-
-
 class LineView(SilentView):
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -95,7 +67,7 @@ class LineView(SilentView):
 
     def training(self, watch: Watch) -> None:
         if self._cadence.due(len(watch.course.points)):
-            say(stderr(), _state_of(watch, self._recipe).line())
+            say(stderr(), state_of(watch, self._recipe).line())
 
 
 class Cadence:
@@ -150,7 +122,7 @@ class LiveView(SilentView):
     def training(self, watch: Watch) -> None:
         if self._is_time():
             speed = self._speed.of(watch.events)
-            self._live.update(_picture(_state_of(watch, self._recipe), speed), refresh=True)
+            self._live.update(_picture(state_of(watch, self._recipe), speed), refresh=True)
 
 
 def _picture(state: RunProgress, events_per_second: float) -> RenderableType:
@@ -237,7 +209,7 @@ class RunProgress:
         return f"{duration(self.seconds)}, {self.done}, {self.accuracy_text}, {self.busy_text}"
 
 
-def _state_of(watch: Watch, recipe: Recipe) -> RunProgress:
+def state_of(watch: Watch, recipe: Recipe) -> RunProgress:
     return RunProgress.of(
         recipe,
         watch.progress,
@@ -248,7 +220,7 @@ def _state_of(watch: Watch, recipe: Recipe) -> RunProgress:
     )
 
 
-class RecordCounter:
+class RecordCounter(SilentCounter):
     """For commands that go through a run's records: trace, report and replay.
 
     A line that is written over on a terminal, else now and then a line; all on stderr.

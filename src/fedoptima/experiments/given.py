@@ -31,6 +31,14 @@ class Given:
     code: AllowedCode = ANY_CODE  # less where the recipe is not the caller's own
     methods: Mapping[str, Builder] = field(default_factory=dict)  # by the names recipes use
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arguments of `resume` that hold these objects."""
+        data = ("train", "test") if self.dataset is not None else ()
+        model = ("model",) if self.model is not None else ()
+        methods = ("method",) if self.methods else ()
+        return (*model, *data, *methods, *(("loss",) if self.loss is not None else ()))
+
     def check(self, recipe: Recipe, run: Path) -> None:
         """Objects that a run was started with have to be given again when it is resumed."""
         for what, named, there in (

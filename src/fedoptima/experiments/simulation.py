@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fedoptima.config.load import as_recipe, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.layouts import ReadingProgress
+from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.display.silent import Watch
+from fedoptima.display.views import run_view
+from fedoptima.display.wording import speaks_python
 from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.dry_setup import prepare_dry
 from fedoptima.experiments.extension import extend as extend_run
-from fedoptima.experiments.given import Given, custom_table, given_data, given_method
+from fedoptima.experiments.given import Given, given_data, given_method
+from fedoptima.experiments.parts import Options, recipe_from
+from fedoptima.experiments.python_call import resume_call, stoppable
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.simulated_run import SimulationObserver, run_experiment
+from fedoptima.experiments.simulated_run import (
+    SimulationObserver,
+    SimulationWatch,
+    run_experiment,
+)
 from fedoptima.methods.registry import Builder
 from fedoptima.named_code import allow
+from fedoptima.trace.run_folder import RunFiles
 
 if TYPE_CHECKING:  # they take torch, and a dry run may do without
     from torch import nn
@@ -26,9 +35,8 @@ if TYPE_CHECKING:  # they take torch, and a dry run may do without
     from fedoptima.data.dataset import Dataset
     from fedoptima.engine.evaluation import Loss
 
-Options = Mapping[str, object]
 
-
+@speaks_python()
 def simulate(
     recipe: Recipe | str | Path | None = None,
     *,
@@ -50,55 +58,106 @@ def simulate(
     out: str | Path | None = None,
     dry: bool = False,
     checkpoint_every: float = 60.0,
+    progress: bool | None = None,
     observer: SimulationObserver | None = None,
-    progress: ReadingProgress = lambda *_: None,
-    interrupted: Callable[[], bool] = lambda: False,
+    reading: ReadingProgress | None = None,
+    interrupted: Callable[[], bool] | None = None,
 ) -> Result:
     """Train on a virtual clock and return the trained model, its curve and every node's idle time.
 
-    Either a recipe (a file or a `Recipe`), or its parts; parts given with a recipe replace
-    those of it. A part is what the recipe's table would hold: a name (``fleet="testbed_a"``,
-    ``method="fl"``) or a mapping (``training={"batch_size": 50}``). ``model`` may be any
-    ``nn.Module``; ``train`` and ``test`` may be ``(inputs, labels)`` or a map-style dataset;
-    ``method`` may be a function that makes a `fedoptima.methods.Method`, and in a mapping
-    ``{"name": function, "option": value}``.
+    Either a recipe, or its parts; parts given with a recipe replace those of it. A part is what
+    the recipe's table would hold: a name (`fleet="testbed_a"`, `method="fl"`) or a mapping
+    (`training={"batch_size": 50}`).
 
-    With ``out`` the run leaves a folder there and can be resumed after a kill. ``interrupted`` is
-    called between events; if it returns True, a checkpoint is saved and `Interrupted` is raised.
+    Ctrl-C stops a run that has a folder (`out`) at a point from which `resume` continues; a second
+    one ends it at once.
+
+    Args:
+        recipe: A recipe file, or a `Recipe`.
+        model: Any `nn.Module`, or the name of a model and its options.
+        train: The training data: `(inputs, labels)` or a map-style dataset.
+        test: The test data, of the same kind.
+        data: The name of a data set, or a mapping with its options. With `train`: options of
+            data given in Python, such as `{"partition": {"kind": "iid"}}`.
+        fleet: The name of a fleet, or a mapping with `server` and `devices`.
+        method: The name of a method, or a function that makes a `fedoptima.methods.Method`; with
+            options, a mapping of its `name` (or the function) and them.
+        training: Batch size, optimisers, schedule and the like.
+        split: Where the model is cut; by default that is planned.
+        stop: When the run ends: `epochs`, `rounds`, `hours`, `target_accuracy`, `patience`.
+        epochs: Short for `stop={"epochs": ...}`.
+        seed: Of everything random.
+        device: Where the maths runs: `"cpu"`, `"cuda"`, `"cuda:1"`.
+        threads: Of torch; 1 by default, so that results do not depend on the machine.
+        workers: Processes that do the tensor work; they change no bit of the result.
+        loss: A function of outputs and labels, in place of the cross-entropy.
+        out: A new or empty folder for the run's files. With it, a run can be resumed.
+        dry: Simulate the timing only; nothing is trained.
+        checkpoint_every: Wall-clock seconds between two checkpoints; only with `out`.
+        progress: Show it, on stderr or in the notebook. By default where stderr is a terminal, or
+            in a notebook.
+        observer: Called about ten times a second while the run goes on, and once at the end.
+        reading: Called while data is read, with what, how much is done, and how much there is.
+        interrupted: Called between events. If it returns True, a checkpoint is saved and
+            `Interrupted` is raised. With it, Ctrl-C is the caller's.
+
+    Returns:
+        What came out. It prints as a short table, and shows its curve in a notebook.
+
+    Raises:
+        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        FedOptimaError: The run failed, for example because the loss is not finite.
+        Interrupted: `interrupted` returned True.
+        KeyboardInterrupt: Ctrl-C; the message says how to resume the run.
+
+    Example:
+        ```python
+        import fedoptima
+
+        result = fedoptima.simulate(
+            model="vgg5", data="digits", fleet="testbed_a", method="fedoptima", epochs=2
+        )
+        print(result.accuracy, result.server_utilisation)
+        ```
     """
-    method_table, methods = given_method(method)
-    given = Given(
-        model=None if model is None or isinstance(model, str | Mapping) else model,
-        dataset=given_data(train, test, data),
-        loss=loss,
-        methods=methods,
-    )
-    resolved = _resolve(
+    resolved, given = recipe_from(
         recipe,
-        {
-            "model": {"name": "custom"} if given.model is not None else _table(model, "name"),
-            "data": _data_table(given.dataset, data),
-            "fleet": _table(fleet, "preset"),
-            "method": method_table,
-            "training": training,
-            "split": split,
-            "stop": stop if epochs is None else {**(stop or {}), "epochs": epochs},
-            "seed": seed,
-            "device": device,
-            "threads": threads,
-            "workers": workers,
-        },
+        "simulate()",
+        model=model,
+        train=train,
+        test=test,
+        data=data,
+        fleet=fleet,
+        method=method,
+        training=training,
+        split=split,
+        stop=stop,
+        epochs=epochs,
+        seed=seed,
+        device=device,
+        threads=threads,
+        workers=workers,
+        loss=loss,
     )
-    return start(
-        resolved,
-        given,
-        out=out,
-        dry=dry,
-        checkpoint_every=checkpoint_every,
-        observer=observer,
-        progress=progress,
-        interrupted=interrupted,
-    )
+
+    def way_on() -> str:
+        begun = out is not None and RunFiles(Path(out)).begun
+        return resume_call("resume", out, resolved, given) if begun and out is not None else ""
+
+    with (
+        stoppable(interrupted, out, way_on) as asked,
+        run_view(resolved, progress) as view,
+    ):
+        return start(
+            resolved,
+            given,
+            out=out,
+            dry=dry,
+            checkpoint_every=checkpoint_every,
+            observer=_both(view.training, observer),
+            reading=reading or view.reading,
+            interrupted=asked,
+        )
 
 
 def start(
@@ -109,11 +168,11 @@ def start(
     dry: bool,
     checkpoint_every: float,
     observer: SimulationObserver | None,
-    progress: ReadingProgress,
+    reading: ReadingProgress,
     interrupted: Callable[[], bool],
 ) -> Result:
     """A new run of a complete recipe; see `simulate`."""
-    experiment = _prepare(recipe, given, progress, dry=dry)
+    experiment = _prepare(recipe, given, reading, dry=dry)
     directory = None
     if out is not None:
         directory = RunDirectory.create(Path(out), experiment.describe(dry=dry))
@@ -132,14 +191,15 @@ def start(
         raise
 
 
-def _prepare(recipe: Recipe, given: Given, progress: ReadingProgress, *, dry: bool) -> Simulated:
+def _prepare(recipe: Recipe, given: Given, reading: ReadingProgress, *, dry: bool) -> Simulated:
     if dry and (stored := prepare_dry(recipe, given)) is not None:
         return stored
     from fedoptima.experiments.setup import prepare  # takes torch
 
-    return prepare(recipe, given, progress, dry=dry)
+    return prepare(recipe, given, reading, dry=dry)
 
 
+@speaks_python()
 def resume(
     directory: str | Path,
     *,
@@ -152,28 +212,91 @@ def resume(
     allow_modules: Sequence[str] = (),
     workers: int | Literal["auto"] = "auto",
     checkpoint_every: float = 60.0,
+    progress: bool | None = None,
     observer: SimulationObserver | None = None,
-    progress: ReadingProgress = lambda *_: None,
-    interrupted: Callable[[], bool] = lambda: False,
+    reading: ReadingProgress | None = None,
+    interrupted: Callable[[], bool] | None = None,
 ) -> Result:
     """Resume a run that was killed or stopped; it ends as if it had not been interrupted.
 
-    If the run is over already, its result is read from the folder. With ``extend``, values of keys
-    of ``stop`` (``{"epochs": 200}``), it goes on until then, whether it was over or not.
+    If the run is over already, its result is read from the folder; with `extend` it goes on
+    longer. What was given to `simulate` as Python objects has to be given again.
 
-    What was given to `simulate` as Python objects has to be given again. Code that the run's files
-    name ("package.module:function") is loaded only from the packages in ``allow_modules``.
+    Args:
+        directory: The run's folder: what was `out`.
+        model: The model, if it was given as an `nn.Module`.
+        train: The training data, if it was given in Python.
+        test: The test data, if it was given in Python.
+        method: The function that makes the method, if one was given.
+        loss: The loss, if one was given.
+        extend: Other values of keys of `stop` (`{"epochs": 200}`): the run goes on until then,
+            whether it was over or not.
+        allow_modules: The packages from which code that the run's files name
+            (`"package.module:function"`) may be loaded.
+        workers: As in `simulate`.
+        checkpoint_every: As in `simulate`.
+        progress: As in `simulate`.
+        observer: As in `simulate`.
+        reading: As in `simulate`.
+        interrupted: As in `simulate`.
+
+    Returns:
+        What came out, the same as if the run had not been interrupted.
+
+    Raises:
+        ConfigError: There is no run in the folder, or something has to be given again.
+        FedOptimaError: The run failed.
+        Interrupted: `interrupted` returned True.
+        KeyboardInterrupt: Ctrl-C, as in `simulate`.
+
+    Example:
+        ```python
+        result = fedoptima.resume("runs/mine", model=model, train=train, test=test)
+        ```
     """
-    run, recipe, dry = RunDirectory.open(Path(directory))
+    run, recipe, _ = RunDirectory.open(Path(directory))
     if run.over and not extend:
         return run.read_result()
     data, code = given_data(train, test, recipe.data.options), allow(allow_modules)
     given = Given(model, data, loss, code, given_method(method)[1])
+    with (
+        stoppable(
+            interrupted, directory, lambda: resume_call("resume", directory, recipe, given)
+        ) as asked,
+        run_view(recipe, progress) as view,
+    ):
+        return go_on(
+            run.path,
+            given,
+            extend=extend,
+            workers=workers,
+            checkpoint_every=checkpoint_every,
+            observer=_both(view.training, observer),
+            reading=reading or view.reading,
+            interrupted=asked,
+        )
+
+
+def go_on(
+    directory: Path,
+    given: Given,
+    *,
+    extend: Options | None = None,
+    workers: int | Literal["auto"],
+    checkpoint_every: float,
+    observer: SimulationObserver | None,
+    reading: ReadingProgress = quiet,
+    interrupted: Callable[[], bool],
+) -> Result:
+    """A run that has begun; see `resume`."""
+    run, recipe, dry = RunDirectory.open(directory)
+    if run.over and not extend:
+        return run.read_result()
     given.check(recipe, run.path)
     if extend:
         recipe = extend_run(run, recipe, extend)
     recipe = recipe.model_copy(update={"workers": workers})
-    experiment = _prepare(recipe, given, progress, dry=dry)
+    experiment = _prepare(recipe, given, reading, dry=dry)
     if extend:  # not earlier: what was not possible leaves the run as it was
         run.extend(recipe)
     return run_experiment(
@@ -187,24 +310,13 @@ def resume(
     )
 
 
-def _data_table(dataset: Dataset | None, data: object) -> Options | None:
-    if dataset is None:
-        return _table(data, "name")
-    return custom_table(dataset, data)
+def _both(view: Callable[[Watch], None], observer: SimulationObserver | None) -> SimulationObserver:
+    if observer is None:
+        return view
+    chosen = observer
 
+    def both(watch: SimulationWatch) -> None:
+        view(watch)
+        chosen(watch)
 
-def _table(part: object, key: str) -> Options | None:
-    if part is None or isinstance(part, Mapping):
-        return part
-    return {key: part}
-
-
-def _resolve(recipe: Recipe | str | Path | None, parts: Options) -> Recipe:
-    given = {name: part for name, part in parts.items() if part is not None}
-    if recipe is None:
-        return validate(Recipe, given, "simulate()")
-    base = as_recipe(recipe)
-    if not given:
-        return base
-    kept = {**base.model_dump(exclude_unset=True), "workers": base.workers}
-    return validate(Recipe, {**kept, **given}, "simulate()")
+    return both

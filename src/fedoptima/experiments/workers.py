@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -29,7 +32,7 @@ def workers_for(recipe: Recipe, workload: Workload, batches: list[int]) -> int:
         return _possible(recipe.workers, recipe.threads or 1)
     parameters = sum(parameter.numel() for parameter in workload.model.parameters())
     large = parameters * max(batches, default=0) >= LEAST_WORK
-    if not large or recipe.threads != 1 or torch.cuda.is_available() or not _can_fork():
+    if not large or not can_fork(recipe.threads or 0):
         return 1
     return max(1, min(len(os.sched_getaffinity(0)), len(batches)))
 
@@ -45,6 +48,20 @@ def _possible(workers: int, threads: int) -> int:
             f"workers = {workers}: processes cannot be forked on this system; use workers = 1"
         )
     return workers
+
+
+def can_fork(threads: int) -> bool:
+    """Whether a process that trains may be forked from this one, whatever this one has done."""
+    return threads == 1 and not torch.cuda.is_available() and _can_fork()
+
+
+@contextmanager
+def quiet_fork() -> Iterator[None]:
+    """Python 3.12 and later warn that other threads are not in the new process. They are those of
+    views and trackers, which workers have nothing to do with."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def _can_fork() -> bool:

@@ -13,18 +13,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from torch import nn
+
 from fedoptima.analysis.findings import AT_ITS_LIMIT
 from fedoptima.analysis.formatting import listed
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
-from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.plan import Candidate, Objective, Plan
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.data.dataset import Dataset
+from fedoptima.data.layouts import ReadingProgress
+from fedoptima.display.views import run_view
+from fedoptima.display.wording import speaks_python
+from fedoptima.engine.evaluation import Loss
+from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.experiments.setup import Experiment, assemble, prepare
+from fedoptima.methods.registry import Builder
 from fedoptima.prediction.pacing import DevicePace, PaceAccount
 from fedoptima.preprocess.auxiliary import pooling_of
 from fedoptima.sim.dry import Sizes
@@ -75,12 +82,71 @@ class Prediction:
         return json.dumps({**asdict(self), "server_capacity": self.server_capacity}, indent=1)
 
 
-def plan(recipe: Recipe | str | Path, *, progress: ReadingProgress = quiet) -> Prediction:
-    """What a run of this recipe will be like: its split, memory, throughput and bottleneck.
+@speaks_python()
+def plan(
+    recipe: Recipe | str | Path | None = None,
+    *,
+    model: nn.Module | str | Options | None = None,
+    train: object = None,
+    test: object = None,
+    data: Dataset | str | Options | None = None,
+    fleet: str | Options | None = None,
+    method: Builder | str | Options | None = None,
+    training: Options | None = None,
+    split: Options | None = None,
+    seed: int | None = None,
+    loss: Loss | None = None,
+    progress: bool | None = None,
+    reading: ReadingProgress | None = None,
+) -> Prediction:
+    """What a run will be like: its split, memory, throughput and bottleneck.
 
-    Nothing is trained, and only the facts of the data are needed.
+    Nothing is trained; of a data set that has a name only the facts are needed.
+
+    Args:
+        recipe: A recipe file, or a `Recipe`.
+        model: As in `simulate`.
+        train: As in `simulate`.
+        test: As in `simulate`.
+        data: As in `simulate`.
+        fleet: As in `simulate`.
+        method: As in `simulate`.
+        training: As in `simulate`.
+        split: As in `simulate`.
+        seed: As in `simulate`.
+        loss: As in `simulate`.
+        progress: Show what is read, as in `simulate`.
+        reading: As in `simulate`.
+
+    Returns:
+        The split, what each other split would cost, each device's pace, and what limits the run.
+
+    Raises:
+        ConfigError: Something that was given cannot work; the message says what, and the way out.
+
+    Example:
+        ```python
+        prediction = fedoptima.plan("recipes/demo_digits.toml")
+        print(prediction.bottleneck, prediction.server_busy)
+        ```
     """
-    return predict(prepare(as_recipe(recipe), progress=progress, dry=True))
+    whole, given = recipe_from(
+        recipe,
+        "plan()",
+        model=model,
+        train=train,
+        test=test,
+        data=data,
+        fleet=fleet,
+        method=method,
+        training=training,
+        split=split,
+        seed=seed,
+        loss=loss,
+        epochs=1.0 if recipe is None else None,  # when a run ends is not asked here
+    )
+    with run_view(whole, progress) as view:
+        return predict(prepare(whole, given, reading or view.reading, dry=True))
 
 
 def predict(experiment: Experiment) -> Prediction:

@@ -153,7 +153,9 @@ def _watched(
             view_of(recipe, quiet=quiet, folder=folder) as view,
         ):
             observer = tracked.simulation_observer(view.training)
-            result = run(observer=observer, progress=view.reading, interrupted=interrupted)
+            result = run(
+                progress=False, observer=observer, reading=view.reading, interrupted=interrupted
+            )
             tracked.finish(result)
             return result
     except (Interrupted, KeyboardInterrupt) as stop:

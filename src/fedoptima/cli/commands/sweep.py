@@ -89,8 +89,8 @@ def sweep(
     elif not vary:
         raise ConfigError(f"nothing is varied; for example: {_EXAMPLE}")
     else:
-        from fedoptima.comparison.runner import sweep as run_sweep
         from fedoptima.comparison.settings import read_vary, sort_sets
+        from fedoptima.comparison.sweep import sweep as run_sweep
         from fedoptima.experiments.run_directory import fresh_directory
 
         own, options = sort_sets(sets or [])

@@ -1,0 +1,82 @@
+"""What the public functions take: a recipe, or its parts, some of them as Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedoptima.config.load import as_recipe, validate
+from fedoptima.config.schema import Recipe
+from fedoptima.experiments.given import Given, custom_table, given_data, given_method
+from fedoptima.methods.registry import Builder
+
+if TYPE_CHECKING:  # they take torch, and a dry run may do without
+    from torch import nn
+
+    from fedoptima.data.dataset import Dataset
+    from fedoptima.engine.evaluation import Loss
+
+Options = Mapping[str, object]
+RecipeLike = Recipe | str | Path
+
+
+def recipe_from(
+    recipe: RecipeLike | None,
+    where: str,
+    *,
+    model: nn.Module | str | Options | None = None,
+    train: object = None,
+    test: object = None,
+    data: Dataset | str | Options | None = None,
+    fleet: str | Options | None = None,
+    method: Builder | str | Options | None = None,
+    stop: Options | None = None,
+    epochs: float | None = None,
+    loss: Loss | None = None,
+    **others: object,
+) -> tuple[Recipe, Given]:
+    """The whole recipe, and what of it is given in Python; parts replace those of ``recipe``.
+
+    ``others``: tables and values of the recipe, as they are there. ``where``: what a mistake is
+    in, a call such as "simulate()".
+    """
+    method_table, methods = given_method(method)
+    given = Given(
+        model=None if model is None or isinstance(model, str | Mapping) else model,
+        dataset=given_data(train, test, data),
+        loss=loss,
+        methods=methods,
+    )
+    parts = {
+        "model": {"name": "custom"} if given.model is not None else _table(model, "name"),
+        "data": _data_table(given.dataset, data),
+        "fleet": _table(fleet, "preset"),
+        "method": method_table,
+        "stop": stop if epochs is None else {**(stop or {}), "epochs": epochs},
+        **others,
+    }
+    return _resolve(recipe, parts, where), given
+
+
+def _data_table(dataset: Dataset | None, data: object) -> Options | None:
+    if dataset is None:
+        return _table(data, "name")
+    return custom_table(dataset, data)
+
+
+def _table(part: object, key: str) -> Options | None:
+    if part is None or isinstance(part, Mapping):
+        return part
+    return {key: part}
+
+
+def _resolve(recipe: RecipeLike | None, parts: Options, where: str) -> Recipe:
+    given = {name: part for name, part in parts.items() if part is not None}
+    if recipe is None:
+        return validate(Recipe, given, where)
+    base = as_recipe(recipe)
+    if not given:
+        return base
+    kept = {**base.model_dump(exclude_unset=True), "workers": base.workers}
+    return validate(Recipe, {**kept, **given}, where)
