@@ -25,7 +25,13 @@ def extended(run: Path, **stop: float) -> fedoptima.Result:
     return fedoptima.resume(run, extend=stop, allow_modules=ALLOWED, workers=1)
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICK = ("fedoptima", "fl", "oafl")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in METHODS],
+)
 def test_a_finished_run_goes_on_and_replays_exactly(method: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     first = fedoptima.simulate(tiny_recipe(method, stop={"epochs": 1.0}), out=run, workers=1)

@@ -15,6 +15,7 @@ from fedoptima.cli.commands.dashboard import dashboard
 from fedoptima.cli.commands.device import device
 from fedoptima.cli.commands.doctor import doctor
 from fedoptima.cli.commands.lists import datasets, fleets, methods
+from fedoptima.cli.commands.new import new
 from fedoptima.cli.commands.plan import plan
 from fedoptima.cli.commands.replay import replay
 from fedoptima.cli.commands.report import report
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 for command in (
     *(run, server, device, simulate, compare, sweep, report, trace, dashboard),
-    *(plan, replay, runs, pause, stop, doctor, methods, datasets, fleets),
+    *(plan, replay, runs, pause, stop, new, doctor, methods, datasets, fleets),
 ):
     app.command()(explained(command))
 app.add_typer(certs)
