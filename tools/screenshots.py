@@ -1,6 +1,6 @@
-"""`make screenshots`: the pictures of the README, from a real run and a comparison made for them.
+"""`make screenshots`: the pictures of README and docs, from runs that are made for them.
 
-python -m tools.screenshots [--out docs/images]
+python -m tools.screenshots [--out docs/images] [--timelines]
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ Scheme = Literal["light", "dark"]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--timelines", action="store_true", help="those of docs/concepts.md only")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
     with tempfile.TemporaryDirectory() as folder, open_chromium() as browser:
         work = Path(folder)
+        for method in _METHODS.split(","):
+            timeline(browser, method, out, work)
+        if arguments.timelines:
+            return
         live_page(browser, work / "demo", out)
         report(browser, "report", out, work / "demo")
         short = ("--set", "stop.epochs=10")
@@ -73,6 +79,17 @@ def report(browser: Browser, name: str, out: Path, run: Path) -> None:
             if not ending:
                 timeline = "figure:has(#run-0-timeline)"
                 take(page, out / f"{name}-timeline.png", of=timeline)
+
+
+def timeline(browser: Browser, method: str, out: Path, work: Path) -> None:
+    """Of a few rounds: dry, because only the times matter."""
+    run, path = work / method, work / f"{method}.html"
+    short = ("--dry", "--set", "stop.epochs=3", "-q")
+    fedoptima("simulate", "recipes/demo_digits.toml", "--method", method, *short, "--out", run)
+    fedoptima("report", run, "--no-advice", "-o", path)
+    with opened(browser, path.as_uri(), LAPTOP) as page:
+        page.wait_for_function("() => document.documentElement.dataset.drawn === 'yes'")
+        take(page, out / f"timeline-{method}.png", of="figure:has(#run-0-timeline)")
 
 
 @contextmanager
