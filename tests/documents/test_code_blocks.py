@@ -139,6 +139,18 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert not list(mistakes_in("fedoptima certs device pi-1 --days 3"))
 
 
+def test_a_test_that_a_reason_names_exists() -> None:
+    """ "Not executed: tests/e2e does it" has to be true."""
+    missing = [
+        f"{document.relative_to(ROOT)}: {path}"
+        for document in documents()
+        for comment in re.findall(r"<!-- not executed.*?-->", document.read_text(encoding="utf-8"))
+        for path in re.findall(r"tests/[\w/.]*\w", comment)
+        if not (ROOT / path).exists()
+    ]
+    assert not missing, "\n".join(missing)
+
+
 def test_what_shows_a_command_says_that_it_is_shell() -> None:
     """Otherwise nobody would execute it."""
     wrong = [
