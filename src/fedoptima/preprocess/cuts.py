@@ -29,6 +29,7 @@ from fedoptima.models.activation import (
 from fedoptima.preprocess.exported import ExportSegments
 from fedoptima.preprocess.graph import GraphSegments
 from fedoptima.preprocess.isolation import isolated
+from fedoptima.preprocess.standin import StandInSegments
 from fedoptima.preprocess.user_code import CannotTrace
 
 
@@ -95,6 +96,8 @@ def cuttable(
             found = candidate
         if candidate.has(at) or quick:
             return candidate
+    if found is None and at is not None:  # no graph, but the user knows where it can be cut
+        return _blocks(StandInSegments(model, example, at), example)
     if found is None:
         raise cast(ConfigError, refused)
     if at is None:

@@ -37,17 +37,25 @@ class Exported:
     batch: object  # the symbol
 
 
-_made: WeakKeyDictionary[nn.Module, dict[object, tuple[Exported, Exported]]] = WeakKeyDictionary()
+Both = tuple[Exported, Exported]
+_made: WeakKeyDictionary[nn.Module, dict[object, Both | str]] = WeakKeyDictionary()
 
 
-def exported(model: nn.Module, example: object) -> tuple[Exported, Exported]:
+def exported(model: nn.Module, example: object) -> Both:
     """The graphs of ``model`` in training and in evaluation, for inputs like ``example``."""
     kind = _kind(example)
     with _EXPORTING:
         known = _made.setdefault(model, {})
         if kind not in known:
-            known[kind] = _export_both(model, example)
-        return known[kind]
+            try:
+                known[kind] = _export_both(model, example)
+            except CannotTrace as error:  # that takes as long
+                known[kind] = str(error)
+                raise
+        found = known[kind]
+    if isinstance(found, str):
+        raise CannotTrace(found)
+    return found
 
 
 _EXPORTING = RLock()  # an evaluation may cut the same model on another thread
@@ -69,7 +77,7 @@ def _kind(example: object) -> object:
     return names, tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors_of(example))
 
 
-def _export_both(model: nn.Module, example: object) -> tuple[Exported, Exported]:
+def _export_both(model: nn.Module, example: object) -> Both:
     # A copy: exporting leaves its traces in some modules, and the mode is changed.
     copy = deepcopy(model)
     example = map_tensors(example, _enough_rows)
