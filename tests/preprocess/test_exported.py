@@ -148,6 +148,25 @@ def test_behind_a_named_module_several_trained_values_cross(cut: Cut) -> None:
     assert [tuple(tensor.shape) for tensor in crossing] == [(2, 8, 4, 4), (2, 4, 8, 8)]
 
 
+class AsksForLength(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 2)])
+
+    def forward(self, values: Tensor) -> Tensor:
+        for layer in self.layers:
+            values = layer(values).reshape(len(values), -1)
+        return values
+
+
+def test_a_batch_may_be_asked_for_its_length() -> None:
+    model = AsksForLength()
+    blocks = cuttable(model, torch.rand(2, 4))
+    assert isinstance(blocks.segments, ExportSegments)
+    data = torch.rand(5, 4)
+    assert torch.equal(blocks.part(1, 2)(blocks.part(0, 1)(data)), model(data))
+
+
 class Returning(nn.Module):
     """Uses its raw input again behind the last layer but one."""
 

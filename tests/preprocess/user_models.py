@@ -103,17 +103,17 @@ def _double(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class Efficient(nn.Module):
-    """What torchvision's and timm's networks do: read the mode, assert shapes, ask for a length."""
+    """What torchvision's and timm's networks do: read the mode, assert shapes."""
 
-    def __init__(self) -> None:
+    def __init__(self, drop: float = 0.2) -> None:
         super().__init__()
         self.stem = nn.Conv2d(1, 6, 3, padding=1)
-        self.blocks = nn.ModuleList([Dropped(6), Dropped(6), Dropped(6)])
+        self.blocks = nn.ModuleList([Dropped(6, drop), Dropped(6, drop), Dropped(6, drop)])
         self.head = nn.Linear(6, CLASSES)
         self.unused = nn.Linear(2, 2)
 
     def forward(self, images: Tensor) -> Tensor:
-        if len(images) == 0 or images.shape[1] != 1:
+        if images.shape[0] == 0 or images.shape[1] != 1:
             raise ValueError("one channel, please")
         images = self.stem(images)
         for block in self.blocks:
@@ -124,15 +124,17 @@ class Efficient(nn.Module):
 class Dropped(nn.Module):
     """A residual that training leaves out now and then, for each sample by itself."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, drop: float) -> None:
         super().__init__()
+        self.drop = drop
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, images: Tensor) -> Tensor:
         changed = functional.relu_(self.norm(self.conv(images)))
-        if self.training:
-            kept = torch.empty(len(images), 1, 1, 1).bernoulli_(0.8).div_(0.8)
+        if self.training and self.drop:
+            share = 1 - self.drop
+            kept = torch.empty(images.shape[0], 1, 1, 1).bernoulli_(share).div_(share)
             changed = changed * kept
         return images + changed
 

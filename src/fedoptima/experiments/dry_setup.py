@@ -88,5 +88,5 @@ def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
         method,
         fleet,
         dict(zip(fleet.devices, parts, strict=True)),
-        StoredPlanner(costs, plan_settings(recipe, method, data.facts["classes"])),
+        StoredPlanner(costs, plan_settings(recipe, method, data.facts["classes"], given)),
     )

@@ -11,7 +11,7 @@ from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.columns import DEVICE
 from fedoptima.methods.registry import Builder, name_of
-from fedoptima.named_code import ANY_CODE, AllowedCode
+from fedoptima.named_code import ANY_CODE, AllowedCode, import_name
 
 if TYPE_CHECKING:  # they take torch, and a dry run may do without
     from torch import nn
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # they take torch, and a dry run may do without
     from fedoptima.data.rows import Choice
     from fedoptima.engine.evaluation import Loss
 
+CUSTOM_AUXILIARY = "custom_auxiliary"  # one that was given in Python and cannot be imported
 _OPTIONS = ("classes", "label", "features")  # of data that are given in Python
 
 
@@ -29,7 +30,8 @@ class Given:
     dataset: Dataset | None = None
     loss: Loss | None = None
     code: AllowedCode = ANY_CODE  # less where the recipe is not the caller's own
-    methods: Mapping[str, Builder] = field(default_factory=dict)  # by the names recipes use
+    # Methods and auxiliary networks, by the names recipes use.
+    methods: Mapping[str, Builder] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,22 +57,29 @@ class Given:
 def named_packages(recipe: Recipe) -> tuple[str, ...]:
     """Those whose code the recipe names ("package.module:function"): to be allowed where a run of
     it, the caller's own, is read back from its folder."""
-    named = (recipe.model.name, recipe.data.name, recipe.method.name)
+    auxiliary = str(recipe.method.options.get("auxiliary", ""))
+    named = (recipe.model.name, recipe.data.name, recipe.method.name, auxiliary)
     return tuple(
         dict.fromkeys(name.partition(":")[0].split(".")[0] for name in named if ":" in name)
     )
 
 
 def given_method(method: object) -> tuple[Mapping[str, object] | None, dict[str, Builder]]:
-    """A method as a caller names or gives it: the recipe's table, and the function by its name."""
+    """A method as a caller names or gives it: the recipe's table, and functions by their names.
+
+    The option ``auxiliary`` may be a function, too.
+    """
     if method is None:
         return None, {}
     table = dict(method) if isinstance(method, Mapping) else {"name": method}
-    build = table.get("name")
-    if not callable(build):
-        return table, {}
-    name = name_of(build)
-    return {**table, "name": name}, {name: build}
+    functions: dict[str, Builder] = {}
+    if callable(build := table.get("name")):
+        table["name"] = name = name_of(build)
+        functions[name] = build
+    if callable(build := table.get("auxiliary")):
+        table["auxiliary"] = name = import_name(build) or CUSTOM_AUXILIARY
+        functions[name] = build
+    return table, functions
 
 
 def given_data(train: object, test: object, data: object) -> Dataset | None:

@@ -12,9 +12,10 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
 from fedoptima.core.settings import ServerSettings
-from fedoptima.experiments.given import Given
+from fedoptima.experiments.given import CUSTOM_AUXILIARY, Given
 from fedoptima.methods.registry import find_method, options_of
 from fedoptima.methods.stored_classes import make_storable
+from fedoptima.named_code import Code
 from fedoptima.preprocess.plan import PlanSettings
 
 
@@ -86,14 +87,29 @@ def server_settings(
     )
 
 
-def plan_settings(recipe: Recipe, method: Method, classes: int) -> PlanSettings:
+def plan_settings(recipe: Recipe, method: Method, classes: int, given: Given) -> PlanSettings:
     return PlanSettings(
         training=method.training,
         batch_size=recipe.training.batch_size,
         classes=classes,
         seed=recipe.seed,
         auxiliary=method.auxiliary,
+        auxiliary_code=_auxiliary_code(method.auxiliary, given),
         split=recipe.split.at if isinstance(recipe.split.at, int) else None,
         after=recipe.split.at if isinstance(recipe.split.at, str) else None,
         objective=recipe.split.objective,
     )
+
+
+def _auxiliary_code(auxiliary: str | int, given: Given) -> Code | None:
+    """The user's function that builds the auxiliary network, if it is not one of ours."""
+    if not isinstance(auxiliary, str):
+        return None
+    if auxiliary in given.methods:
+        return given.methods[auxiliary]
+    if auxiliary == CUSTOM_AUXILIARY:
+        raise ConfigError(
+            "this run's auxiliary network was given in Python; give it again "
+            "(method={'auxiliary': ...})"
+        )
+    return given.code.load(auxiliary, "method.auxiliary") if ":" in auxiliary else None

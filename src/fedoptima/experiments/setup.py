@@ -102,7 +102,7 @@ def prepare_run(
         model=given.model or _build_model(recipe, dataset, given.code),
         dataset=dataset.to(compute),
         validation=validation.to(compute),
-        planning=plan_settings(recipe, method, dataset.classes),
+        planning=plan_settings(recipe, method, dataset.classes, given),
         device_optimizer=recipe.training.device,
         server_optimizer=recipe.training.server,
         schedule=recipe.training.schedule,

@@ -206,7 +206,7 @@ def resume(
     model: nn.Module | None = None,
     train: object = None,
     test: object = None,
-    method: Builder | None = None,
+    method: Builder | Options | None = None,
     loss: Loss | None = None,
     extend: Options | None = None,
     allow_modules: Sequence[str] = (),

@@ -55,8 +55,9 @@ def fedoptima(
     auxiliary: Annotated[
         str | int,
         Field(
-            description="The device's auxiliary network: default, classifier, deep or a number of "
-            "blocks; none: gradients come from the server (an ablation of the paper)."
+            description="The device's auxiliary network: default, classifier, deep, a number of "
+            "blocks, or your own as 'package.module:function'; none: gradients come from the "
+            "server (an ablation of the paper)."
         ),
     ] = "default",
     robust: RobustOption = "none",

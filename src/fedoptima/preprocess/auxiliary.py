@@ -119,7 +119,7 @@ def _depth(variant: str | int) -> int:
         return variant
     raise ConfigError(
         f"auxiliary = {variant!r}: unknown variant; choose none, {', '.join(DEPTHS)}, "
-        "or a number of blocks from 0 up"
+        "a number of blocks from 0 up, or your own as 'package.module:function'"
     )
 
 
@@ -134,7 +134,7 @@ def _last(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> nn.Module | 
 def _in_order(module: nn.Module) -> Iterator[nn.Module]:
     """The modules inside, in the order in which they run; a traced part lists them itself."""
     if isinstance(module, ExportedPart):
-        return iter(module.layers)
+        return iter(module._exported_layers)
     if not isinstance(module, fx.GraphModule):
         return module.children()
     calls = (str(node.target) for node in module.graph.nodes if node.op == "call_module")

@@ -96,7 +96,7 @@ class ExportSegments:
             part.hold(name, held[name], saved=name in self._saved)
         first, last = self._range(start, stop)
         paths = self._flows[0].modules(first, last)
-        part.layers = Layers(map(self._model.get_submodule, paths))
+        part._exported_layers = Layers(map(self._model.get_submodule, paths))
         part.training = self._model.training
         return part
 
@@ -194,14 +194,14 @@ class ExportedPart(nn.Module):
         keys: tuple[str, ...],
     ) -> None:
         super().__init__()
-        self._forwards = {True: training, False: evaluation}
-        self._keys = keys
-        self.layers = Layers()
+        self._exported_forwards = {True: training, False: evaluation}
+        self._exported_keys = keys
+        self._exported_layers = Layers()
 
     def forward(self, value: object) -> object:
         if isinstance(value, dict):
-            value = tuple(value[key] for key in self._keys)
-        return self._forwards[self.training](self, *tensors_of(value))
+            value = tuple(value[key] for key in self._exported_keys)
+        return self._exported_forwards[self.training](self, *tensors_of(value))
 
     def hold(self, name: str, value: object, *, saved: bool) -> None:
         *owners, field = name.split(".")

@@ -8,7 +8,7 @@ our own, stored with the package (`preprocess.stored_costs`). The plan itself is
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +26,7 @@ class PlanSettings:
     classes: int
     seed: int
     auxiliary: str | int = "none"
+    auxiliary_code: Callable[..., object] | None = None  # the user's own, of the name ``auxiliary``
     split: int | None = None  # blocks on the device; None: as ``after`` or the objective says
     after: str | None = None  # a module that the user has named to be the last on the device
     objective: Objective = "paper"

@@ -16,6 +16,7 @@ from fedoptima.core.seeding import derive
 from fedoptima.models.activation import call
 from fedoptima.preprocess.auxiliary import build_auxiliary
 from fedoptima.preprocess.cuts import Cuttable, cuttable
+from fedoptima.preprocess.own_auxiliary import users_auxiliary
 from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.preprocess.profile import profile, profile_module
 from fedoptima.preprocess.split import Profile
@@ -95,6 +96,9 @@ def _build_auxiliary(
     most = sum(tensor.numel() for tensor in server.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(settings.seed, "auxiliary"))
+        if settings.auxiliary_code is not None:
+            key = f"method.auxiliary = {variant!r}"
+            return users_auxiliary(settings.auxiliary_code, activation, settings.classes, key)
         return build_auxiliary(
             device, activation, settings.classes, variant, server_parameters=most
         )

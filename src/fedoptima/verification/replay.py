@@ -7,7 +7,7 @@ fresh engines. Both serve simulated and real runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def replay(
     model: nn.Module | None = None,
     train: object = None,
     test: object = None,
-    method: Builder | None = None,
+    method: Builder | Mapping[str, object] | None = None,
     loss: Loss | None = None,
     allow_modules: Sequence[str] = (),
     progress: RecordProgress = lambda *_: None,
