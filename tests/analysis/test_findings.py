@@ -236,6 +236,17 @@ def test_idle_time_and_memory_are_compared_only_where_they_differ() -> None:
     assert "The server held " in text
 
 
+def test_differences_that_are_not_seen_in_the_figures_are_not_told() -> None:
+    """ "idle least with fedoptima (100 %), most with fl (100 %)"."""
+    a, b = view("fedoptima"), view("fl")
+    usage = {**a.summary.usage}
+    near = {node: replace(use, idle_1=use.idle_1 + 1e-9) for node, use in usage.items()}
+    memory = a.summary.memory
+    peak = replace(memory.total, peak=memory.total.peak + 1)
+    same = replace(a.summary, usage=near, memory=replace(memory, total=peak))
+    assert words.compare([a, replace(b, summary=same)]) == []
+
+
 def test_one_run_is_compared_with_nothing() -> None:
     assert words.compare([view()]) == []
 

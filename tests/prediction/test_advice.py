@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -212,6 +213,29 @@ def test_both_sides_count_where_the_server_trains() -> None:
 
 
 # ---- a real run ----------------------------------------------------------------------------------
+
+
+def test_a_change_that_does_harm_comes_with_the_reason() -> None:
+    worse = replace(trial("one block less", 4.0, 2.5), note="a batch costs a device more")
+    advice = Advice("", trial("", 4.0, 5.0), (trial("more speed", 4.0, 5.0), worse))
+    text = advice.paragraphs()[0]
+    assert "more speed +0 %;" in text
+    assert (
+        "one block less -29 % (the server would train on 2.5 samples/s instead of 5, "
+        "a batch costs a device more)"
+    ) in text
+
+
+def test_what_another_split_costs_a_device_is_known_from_the_plan(
+    short: Recipe, view: RunView
+) -> None:
+    assert view.plan is not None
+    found = advise(short, view, clock=frozen)
+    notes = {trial.change: trial.note for trial in found.trials if "split.at" in trial.change}
+    assert notes
+    for note in notes.values():
+        assert re.search(r"costs a device .* GFLOP instead of .* MiB to send instead of", note)
+    assert not any(trial.note for trial in found.trials if "split.at" not in trial.change)
 
 
 def test_a_real_runs_fleet_is_what_the_devices_reported(short: Recipe, view: RunView) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -158,6 +159,16 @@ def test_a_turnaround_near_the_credits_timeout_is_warned_of() -> None:
     (warning,) = predict(experiment({"credit_timeout": 1.9 * turnaround})).warnings
     assert warning.startswith("slow answers a turn-on after")
     assert "raise method.credit_timeout" in warning
+
+
+def test_a_server_with_next_to_nothing_to_do_is_remarked_on_with_ways_out() -> None:
+    fast = {"server": {"gflops": 1e6}}
+    (warning,) = predict(experiment(fleet=fast)).warnings
+    assert re.search(
+        r"the server is busy 0\.\d % of its time.*3 devices can send.*split\.at", warning
+    )
+    whole = predict(experiment({"name": "fl"}, fast))
+    assert whole.warnings == ()  # there the server trains nothing anyway
 
 
 def test_churn_is_said_to_be_left_out() -> None:

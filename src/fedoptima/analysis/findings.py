@@ -218,7 +218,7 @@ def _first_there(views: Sequence[RunView]) -> Iterator[str]:
         for label, curve in curves.items()
     }
     first, last = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
-    if times[first] < times[last]:
+    if duration(times[first]) != duration(times[last]):
         yield (
             f"Every run came to {percent(common)} accuracy: {first} first, after "
             f"{duration(times[first])}; {last} last, after {duration(times[last])}."
@@ -238,21 +238,20 @@ def _idle_times(views: Sequence[RunView]) -> Iterator[str]:
         if len(shares) < 2:
             continue
         least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
-        if shares[least] < shares[most]:
+        low, high = percent(shares[least]), percent(shares[most])
+        if low != high:  # as they are shown
             yield (
-                f"The {who} was idle least with {least} ({percent(shares[least])} of its time), "
-                f"most with {most} ({percent(shares[most])})."
+                f"The {who} was idle least with {least} ({low} of its time), most with {most} "
+                f"({high})."
             )
 
 
 def _memories(views: Sequence[RunView]) -> Iterator[str]:
     peaks = {view.label: view.summary.memory.total.peak for view in views}
     least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
-    if peaks[least] < peaks[most]:
-        yield (
-            f"The server held least with {least} ({megabytes(peaks[least])} at the peak), most "
-            f"with {most} ({megabytes(peaks[most])})."
-        )
+    low, high = megabytes(peaks[least]), megabytes(peaks[most])
+    if low != high:
+        yield f"The server held least with {least} ({low} at the peak), most with {most} ({high})."
 
 
 # ---- facts -------------------------------------------------------------------------------------

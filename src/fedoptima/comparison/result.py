@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from fedoptima.analysis.formatting import brief
-from fedoptima.comparison.cases import shown
+from fedoptima.analysis.formatting import brief, counted
+from fedoptima.comparison.cases import Case, shown
 from fedoptima.comparison.rows import ComparedRuns, Figures, Row
+from fedoptima.display.sheets import as_figure, as_frame, as_html, as_text
 
 Line = tuple[str, list[str]]  # a figure's name, then one cell per row
 
@@ -37,11 +39,80 @@ _NOTE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(ComparedRuns):
+    """Several runs side by side: one row per method, or per method and settings in a sweep.
+
+    It prints as a table; a notebook shows the curves, too.
+
+    Example:
+        ```python
+        print(comparison)
+        comparison.to_pandas()  # one row per run
+        comparison.plot()  # one line per run, as a figure of plotly's
+        ```
+    """
+
     directory: Path | None = None
 
+    def __str__(self) -> str:
+        table = as_text(self._title, self._cells())
+        return "\n".join([table, *notes(self), *(f"failed: {text}" for text in self.failures())])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the table, and the curves of all runs below it."""
+        return as_html(self._title, self._cells(), self._curves(), "accuracy, %")
+
+    def plot(self) -> Any:
+        """The accuracy of every run over time.
+
+        Returns:
+            A `plotly.graph_objects.Figure`.
+
+        Raises:
+            ConfigError: plotly is missing; the message says how to install it.
+        """
+        return as_figure(self._title, self._curves(), "accuracy, %")
+
+    def to_pandas(self) -> Any:
+        """The figures of every run.
+
+        Returns:
+            A `pandas.DataFrame` with one row per run: method, settings, seed and figures.
+
+        Raises:
+            ConfigError: pandas is missing.
+        """
+        names, *records = as_records(self)
+        return as_frame([str(name) for name in names], records)
+
+    @property
+    def _title(self) -> str:
+        seeds = f"seed{'s' if len(self.about.seeds) > 1 else ''} " + ", ".join(
+            map(str, self.about.seeds)
+        )
+        dry = " - only the timing" if self.about.dry else ""
+        rows = counted(len(self.rows), "row" if self.about.vary else "method")
+        return f"{self.name}: {rows}, {seeds}{dry}"
+
+    def _cells(self) -> list[list[str]]:
+        """Rows are columns here: their names are short, and those of the figures are not."""
+        names = [Case(row.method, tuple(row.settings.items())).label for row in self.rows]
+        return [["", *names], *([name, *cells] for name, cells in lines(self))]
+
+    def _curves(self) -> dict[str, list[tuple[float, float]]]:
+        several = len(self.about.seeds) > 1
+        return {
+            f"{run.label}, seed {run.seed}" if several else run.label: [
+                (at.seconds, 100 * at.accuracy) for at in run.curve if at.accuracy is not None
+            ]
+            for run in self.runs
+        }
+
     def to_json(self) -> str:
+        """Everything, as JSON."""
         plain = {
             "about": self.about.to_json(),
             "target": self.target,
@@ -52,6 +123,7 @@ class Comparison(ComparedRuns):
         return json.dumps(plain, indent=1)
 
     def to_markdown(self) -> str:
+        """The table, and all that is needed to repeat it."""
         return as_markdown(self)
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedoptima.analysis.curve import Point
+from fedoptima.analysis.formatting import accuracies, duration, megabytes, percent
 from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.influence import influence_warnings
 from fedoptima.analysis.summary import Summary
 from fedoptima.config.schema import Recipe
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.display.sheets import as_figure, as_frame, as_html, as_text
 from fedoptima.trace.writer import Digest
 
 if TYPE_CHECKING:  # it takes torch, and a dry run may do without
@@ -27,13 +29,24 @@ LOG = logging.getLogger("fedoptima.run")
 _IN_JSON = (
     *("name", "method", "seed", "reason", "accuracy", "test_accuracy", "best_accuracy", "rounds"),
     *("events", "bytes_up", "bytes_down", "server_memory_peak", "refused", "late_batches"),
-    *("trace_digest", "weights_digest", "split", "warnings"),
+    *("trace_digest", "weights_digest", "split", "split_after", "warnings"),
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """The figures are the trace's, in ``summary``; the common ones are also attributes here."""
+    """What came out of a run. It prints as a short table, and a notebook shows its curve, too.
+
+    The figures are the trace's, in `summary`; the common ones are also attributes here.
+
+    Example:
+        ```python
+        print(result)  # a short table
+        result.to_pandas()  # every evaluation
+        result.plot()  # the curve, as a figure of plotly's
+        result.load_into(model)  # the trained weights
+        ```
+    """
 
     name: str
     method: str
@@ -45,6 +58,7 @@ class Result:
     trace_digest: str
     weights_digest: str
     split: int  # blocks on the device
+    split_after: str = ""  # the last of them, after which the model is cut; empty: nothing is
     test_accuracy: float | None = None  # where validation data was held out of the training data
     directory: Path | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
@@ -143,15 +157,91 @@ class Result:
         """Devices whose part of the merges and of the data differ a lot, and the way out."""
         return tuple(influence_warnings(self.summary.balance, self.method))
 
+    # ---- as it is shown ----------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return as_text(self._title, self._rows())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the table, and the curve below it."""
+        value, curve = self._curve()
+        return as_html(self._title, self._rows(), {self.method: curve}, value)
+
+    def plot(self) -> Any:
+        """The accuracy over time, or the loss where there is no accuracy.
+
+        Returns:
+            A `plotly.graph_objects.Figure`.
+
+        Raises:
+            ConfigError: plotly is missing; the message says how to install it.
+        """
+        value, curve = self._curve()
+        return as_figure(self._title, {self.method: curve}, value)
+
+    def to_pandas(self) -> Any:
+        """Every evaluation of the run.
+
+        Returns:
+            A `pandas.DataFrame` with one row for each point of `curve`.
+
+        Raises:
+            ConfigError: pandas is missing.
+        """
+        names = [f.name for f in fields(Point)]
+        return as_frame(names, [[getattr(p, name) for name in names] for p in self.curve])
+
+    @property
+    def _title(self) -> str:
+        return f"{self.name}: {self.method}, seed {self.seed} - {self.reason}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("accuracy", accuracies(self.accuracy, self.best_accuracy)),
+            ("test accuracy", percent(self.test_accuracy)),
+            ("time", f"{duration(self.seconds)}, {self.epochs:.1f} epochs, {self.rounds} rounds"),
+            ("split", f"after {self.split_after} (block {self.split})"),
+            (
+                "busy",
+                f"server {percent(self.server_utilisation)}, "
+                f"devices {percent(self.device_utilisation)}",
+            ),
+            ("traffic", f"{megabytes(self.bytes_up)} up, {megabytes(self.bytes_down)} down"),
+            ("folder", str(self.directory)),
+        ]
+        there = {
+            "accuracy": self.accuracy is not None,
+            "test accuracy": self.test_accuracy is not None,
+            "split": bool(self.split_after),
+            "folder": self.directory is not None,
+        }
+        return [row for row in rows if there.get(row[0], True)]
+
+    def _curve(self) -> tuple[str, list[tuple[float, float]]]:
+        """What is drawn, and it over seconds."""
+        accuracy = [(p.seconds, 100 * p.accuracy) for p in self.curve if p.accuracy is not None]
+        if accuracy:
+            return "accuracy, %", accuracy
+        return "loss", [(p.seconds, p.loss) for p in self.curve if p.loss is not None]
+
     # ---- what is left ------------------------------------------------------------------------
 
     def load_into(self, model: nn.Module) -> nn.Module:
-        """The trained weights, both sides joined, in a plain model."""
+        """The trained weights, both sides joined, in a plain model.
+
+        Args:
+            model: As the one that was trained; its weights are replaced.
+
+        Returns:
+            The same model.
+        """
         model.load_state_dict(dict(self.weights))
         return model
 
     def to_json(self) -> str:
-        """Everything but the weights."""
+        """Everything but the weights, as JSON."""
         plain = {
             **{name: getattr(self, name) for name in _IN_JSON},
             "directory": str(self.directory) if self.directory else None,
@@ -215,6 +305,7 @@ def build_result(
         trace_digest=trace.hexdigest(),
         weights_digest=weights_digest(weights),
         split=engine.plan.split if engine.plan else 0,
+        split_after=_cut_block(engine.plan),
         test_accuracy=setup.test_accuracy(weights) if weights else None,
         directory=directory,
         weights=weights,
@@ -222,6 +313,11 @@ def build_result(
     for warning in result.warnings:
         LOG.warning(warning)
     return result
+
+
+def _cut_block(plan: Plan | None) -> str:
+    cut = plan is not None and plan.server_blocks
+    return plan.blocks[plan.split - 1].name if plan is not None and cut else ""
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import sqrt
 
-from fedoptima.analysis.formatting import brief, listed, percent
+from fedoptima.analysis.formatting import brief, listed, mebibytes, percent
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
 from fedoptima.analysis.summary import Summary
@@ -45,6 +45,7 @@ class Trial:
     server_throughput: float
     device_idle: float  # share of the time, the mean over devices
     server_idle: float
+    note: str = ""  # what the change does to a device, where that is known
 
     @staticmethod
     def of(change: str, summary: Summary) -> Trial:
@@ -135,9 +136,10 @@ def advise(
     except FedOptimaError as error:
         return Advice(f"the recipe cannot be rerun here ({error})")
     trials, skipped = [], []
+    notes = _split_notes(experiment, view.plan.split if view.plan else 0)
     for change, changed in changes(experiment, view.plan.split if view.plan else 0):
         try:
-            trials.append(_dry(change, changed, late))
+            trials.append(replace(_dry(change, changed, late), note=notes.get(change, "")))
         except Interrupted:
             skipped.append(change)
         except ConfigError:  # the model has no such split, the fleet no such speed
@@ -225,14 +227,27 @@ def changes(experiment: Experiment, split: int) -> Iterator[tuple[str, Experimen
     yield "twice the server's speed", replace(experiment, fleet=server)
     yield from _other_caps(experiment)
     if experiment.plan().table:
-        for at, words in ((split - 1, "one block less"), (split + 1, "one block more")):
-            if at >= 1:
-                planning = replace(experiment.workload.planning, split=at)
-                workload = replace(experiment.workload, planning=planning)
-                yield (
-                    f"{words} on the devices (split.at = {at})",
-                    replace(experiment, workload=workload),
-                )
+        for at, words in _other_splits(split).items():
+            planning = replace(experiment.workload.planning, split=at)
+            workload = replace(experiment.workload, planning=planning)
+            yield words, replace(experiment, workload=workload)
+
+
+def _other_splits(split: int) -> dict[int, str]:
+    found = {split - 1: "one block less", split + 1: "one block more"}
+    return {n: f"{words} on the devices (split.at = {n})" for n, words in found.items() if n >= 1}
+
+
+def _split_notes(experiment: Experiment, split: int) -> dict[str, str]:
+    """What another split does to a device, by the change in words."""
+    rows = {row.split: row for row in experiment.plan().table}
+    known = {at: words for at, words in _other_splits(split).items() if {at, split} <= rows.keys()}
+    return {
+        words: f"a batch costs a device {brief(rows[at].device_flops / 1e9)} GFLOP instead of "
+        f"{brief(rows[split].device_flops / 1e9)}, and {mebibytes(rows[at].activation_bytes)} to "
+        f"send instead of {mebibytes(rows[split].activation_bytes)}"
+        for at, words in known.items()
+    }
 
 
 def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
@@ -303,7 +318,23 @@ def _instead(share: float, before: float) -> str:
 
 def _others(advice: Advice, best: Trial | None) -> str:
     rest = sorted((t for t in advice.trials if t is not best), key=advice.gain, reverse=True)
-    return "; ".join(f"{trial.change} {100 * advice.gain(trial):+.0f} %" for trial in rest)
+    return "; ".join(f"{t.change} {100 * advice.gain(t):+.0f} %{_reason(advice, t)}" for t in rest)
+
+
+def _reason(advice: Advice, trial: Trial) -> str:
+    """Why a change does harm: that is not what one expects of it."""
+    base = advice.baseline
+    if base is None or advice.gain(trial) > -WORTH_IT:
+        return ""
+    said = [
+        f"{side} would train on {brief(now)} samples/s instead of {brief(before)}"
+        for side, now, before in (
+            ("the devices", trial.device_throughput, base.device_throughput),
+            ("the server", trial.server_throughput, base.server_throughput),
+        )
+        if brief(now) != brief(before)
+    ]
+    return f" ({', '.join(filter(None, (*said, trial.note)))})"
 
 
 def _origin(advice: Advice) -> str:

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from fedoptima.analysis.findings import AT_ITS_LIMIT
-from fedoptima.analysis.formatting import listed
+from fedoptima.analysis.formatting import counted, listed, percent
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
 from fedoptima.config.schema import Recipe
@@ -44,6 +44,7 @@ EVENTS = 100_000  # of one simulation, at most
 _AS_MUCH = 0.98  # of what is possible: below this, something limits it
 _PATIENCE = 0.5  # of the credit timeout: a turnaround above this share is too near to it
 _HOURS = 1e6  # a simulation ends before that
+_NEARLY_IDLE = 0.01  # share of the server's time
 _NO_TIME = 1e30  # FLOP/s
 
 
@@ -167,7 +168,12 @@ def predict(experiment: Experiment) -> Prediction:
         explanation=_explain(experiment, bottleneck, seen, unlimited),
         memory=_memory(experiment, plan),
         auxiliary_pooling=pooling_of(experiment.workload.sides(plan).auxiliary),
-        warnings=(*_warnings(experiment, seen), *_auxiliary_warning(plan), *_unknown_work(plan)),
+        warnings=(
+            *_warnings(experiment, seen),
+            *_idle_server(experiment, plan, seen),
+            *_auxiliary_warning(plan),
+            *_unknown_work(plan),
+        ),
     )
 
 
@@ -291,6 +297,16 @@ def _warnings(experiment: Experiment, seen: _DryRun) -> Iterator[str]:
     if fleet.churn is not None or fleet.changes or fleet.present_at_start < len(fleet.devices):
         yield (
             "devices that join late or leave and bandwidths that change are not in this prediction"
+        )
+
+
+def _idle_server(experiment: Experiment, plan: Plan, seen: _DryRun) -> Iterator[str]:
+    busy = seen.usage[SERVER].utilisation
+    if plan.server_blocks and busy < _NEARLY_IDLE:
+        yield (
+            f"the server is busy {percent(busy)} of its time: it is far faster than what "
+            f"{counted(len(seen.paces), 'device')} can send; leave it more of the model (a smaller "
+            "split.at), let more devices take part, or use a slower server"
         )
 
 

@@ -50,6 +50,9 @@ def _figures(result: Result, time: str) -> Table:
     table.add_row(
         "epochs", f"{result.epochs:.1f} ({result.rounds} rounds, {result.versions} merges)"
     )
+    if result.split_after:
+        blocks = f"{result.split} block{'s' if result.split > 1 else ''} on the devices"
+        table.add_row("split", f"after {result.split_after}: {blocks}")
     busy = f"server {percent(result.server_utilisation)}"
     table.add_row("busy", f"{busy}, devices {percent(result.device_utilisation)}")
     table.add_row("throughput", throughput)
