@@ -75,6 +75,11 @@ def test_a_device_has_some_of_the_classes_and_no_test_data(tmp_path: Path) -> No
     ("text", "options", "message"),
     [
         (TABLE, {"label": "status"}, "has no column 'status'; it has patient, age, weight, state"),
+        (
+            TABLE.replace("4,45", "4,4.5"),
+            {"label": "weight", "features": ("age",)},
+            "column 'weight' holds 4.5, which is no class; name a column",
+        ),
         (TABLE, {"features": ("height",)}, "has no column 'height'"),
         (TABLE, {"features": ("age", "state")}, "'state' is the label; leave it out"),
         (TABLE, {"features": ("patient",)}, "'patient' holds 'bob' in line 2.*data.features"),

@@ -172,6 +172,12 @@ def _labels(table: Table, name: str, path: Path) -> list[str]:
     missing = [line for line, value in enumerate(table[name], start=_FIRST) if not value]
     if missing:
         raise ConfigError(f"{path}: no label ({name!r}) in {_lines(missing)}; leave these rows out")
+    between = [value for value in table[name] if _is_number(value) and float(value) % 1]
+    if between:
+        raise ConfigError(
+            f"{path}: column {name!r} holds {between[0]}, which is no class; name a column of "
+            "classes with data.label, or load the table in a function of your own"
+        )
     return table[name]
 
 
