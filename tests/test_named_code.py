@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fedoptima.cli.app import app
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.registry import load_dataset
 from fedoptima.methods.registry import find_method
 from fedoptima.models.registry import build_model
-from fedoptima.named_code import ANY_CODE, NO_CODE, allow, installed
+from fedoptima.named_code import ANY_CODE, NO_CODE, allow, installed, offered
 
 
 @pytest.fixture
@@ -95,10 +97,10 @@ def test_only_a_module_can_be_allowed(module: str) -> None:
 def test_an_installed_package_offers_models_data_and_methods_by_name(
     package: Path, tmp_path: Path
 ) -> None:
-    offered = tmp_path / "my_package-1.0.dist-info"
-    offered.mkdir()
-    (offered / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (offered / "entry_points.txt").write_text(
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
         "[fedoptima.models]\nmine = my_package.nets:build\nlost = my_package.nets:missing\n"
         "[fedoptima.datasets]\nmine = my_package.nets:maker\n"
         "[fedoptima.methods]\nmine = fedoptima.methods.fl:fl\n"
@@ -110,5 +112,7 @@ def test_an_installed_package_offers_models_data_and_methods_by_name(
     with pytest.raises(ConfigError, match=r"data.name = 'mine': returned NoneType"):
         load_dataset("mine", NO_CODE)
     assert find_method("mine").__name__ == "fl"
+    assert offered("methods") == ["mine"]
+    assert "mine" in CliRunner().invoke(app, ["methods"]).stdout
     with pytest.raises(ConfigError, match=r"'lost': the installed package .* cannot be imported"):
         build_model("lost", {"classes": 3}, {})

@@ -84,6 +84,11 @@ def import_name(code: object) -> str | None:
     return f"{module}:{name}" if getattr(sys.modules.get(module), name, None) is code else None
 
 
+def offered(kind: str) -> list[str]:
+    """The names that installed packages offer."""
+    return sorted({entry.name for entry in entry_points(group=f"fedoptima.{kind}")})
+
+
 def installed(kind: str, name: str) -> Code | None:
     """What an installed package offers under this name in its entry points "fedoptima.KIND".
 

@@ -50,18 +50,27 @@ def own(model: nn.Module | None = None, **changes: object) -> dict[str, object]:
 
 
 FORKED = """
+from dataclasses import replace
 import torch
 import fedoptima
+from fedoptima.methods.fl import fl
 from tests.comparison.test_own_objects import METHODS, Unsendable, own
 
 torch.set_num_threads(2)
 torch.manual_seed(0)
 model = Unsendable()
 model(torch.randn(64, 16)).sum().backward()  # with threads that are in no fork
-found = fedoptima.compare(methods=METHODS, jobs=2, **own(model))
+
+
+def mine(devices):
+    return replace(fl(devices), local_loss=lambda loss, weights, received: 2 * loss)
+
+
+found = fedoptima.compare(methods=[*METHODS, mine], jobs=2, **own(model))
 assert not found.failures(), found.failures()
+assert [run.method for run in found.runs] == [*METHODS, "mine"]
 for run in found.runs:
-    alone = fedoptima.simulate(**own(model), method=run.method)
+    alone = fedoptima.simulate(**own(model), method=mine if run.method == "mine" else run.method)
     assert run.weights_digest == alone.weights_digest
     assert run.trace_digest == alone.trace_digest
 """

@@ -98,6 +98,23 @@ def test_what_cannot_be_varied_is_refused(
         check_varied(vary, options, ["fedoptima", "pipar"], {})
 
 
+def test_the_options_of_a_method_in_a_users_code_are_reached_by_its_name() -> None:
+    own, mine = {"my_package.rules:mine": ["mu", "alpha"]}, "my_package.rules:mine"
+    check_options({f"{mine}.mu": 1, "alpha": 2}, ["fl", mine], own)
+    with pytest.raises(ConfigError, match=r"my_package.rules:mine does not have this option"):
+        check_options({f"{mine}.nu": 1}, ["fl", mine], own)
+    vary = {f"{mine}.mu": [1, 2], "method.alpha": [0.5]}
+    labels = [case.label for case in cases_of(["fl", mine, "oafl"], vary, own)]
+    assert labels == [
+        "fl",
+        f"{mine}, mu=1, alpha=0.5",
+        f"{mine}, mu=2, alpha=0.5",
+        "oafl, alpha=0.5",
+    ]
+    with pytest.raises(ConfigError, match="is not loaded"):  # its options are not known: no import
+        check_options({f"{mine}.mu": 1}, ["fl", mine], {})
+
+
 def test_a_method_has_the_combinations_of_what_reaches_it() -> None:
     vary = {"method.activation_cap": [4, 8], "pipar.micro_batches": [2, 5], "fleet.scale": [1]}
     labels = [case.label for case in cases_of(["fedoptima", "pipar", "fl"], vary, {})]

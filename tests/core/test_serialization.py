@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import json
 import types
-from collections import OrderedDict, deque
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
-from typing import Union, get_args, get_origin, get_type_hints
+from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from typing import NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.membership import Member
 from fedoptima.core.messages import Join
 from fedoptima.core.method import ServerTraining
-from fedoptima.core.serialization import Plain, freeze, register, thaw
+from fedoptima.core.serialization import Plain, freeze, register, register_foreign, thaw
 from fedoptima.core.types import Payload, PayloadId
 from tests.support.bench import running_server
 from tests.support.rows import ROWS
@@ -157,6 +157,61 @@ def test_an_unregistered_class_is_our_bug() -> None:
         freeze(Colour.RED)
     with pytest.raises(InvariantBroken, match="another version"):
         thaw(["Colour", "red"])
+
+
+class Mood(StrEnum):
+    GOOD = "good"
+
+
+class Pair(NamedTuple):
+    one: int
+    other: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slotted:
+    pair: Pair
+    made: int = field(init=False, default=3)
+
+
+class Holder:
+    def __init__(self) -> None:
+        raise AssertionError("its code is not called when it is restored")
+
+
+def test_objects_of_a_users_classes_come_back() -> None:
+    register_foreign(Mood, Pair, Slotted, Holder)
+    holder = object.__new__(Holder)
+    holder.parts = [Mood.GOOD, Slotted(pair=Pair(1, "x")), Counter(a=2), deque([1, 2], 3)]
+    back = there_and_back(holder)
+    assert type(back) is Holder
+    assert back.parts == holder.parts
+    assert [type(part) for part in back.parts] == [Mood, Slotted, Counter, deque]
+    assert back.parts[3].maxlen == 3
+    assert type(back.parts[1].pair) is Pair
+
+
+def test_the_newest_definition_of_a_users_class_counts() -> None:
+    def cell(text: str) -> type:
+        return type("Cell", (), {"__module__": "__main__", "said": text})
+
+    old, new = cell("old"), cell("new")
+    register_foreign(old)
+    plain = freeze(old())
+    register_foreign(new)
+    assert thaw(plain).said == "new"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("value", [{1}, defaultdict(int), type("Own", (dict,), {})()], ids=str)
+def test_what_would_not_come_back_as_it_was_is_refused(value: object) -> None:
+    register_foreign(type(value))
+    with pytest.raises(ConfigError, match="cannot be stored in a checkpoint"):
+        freeze(value)
+
+
+def test_a_class_that_no_method_has_is_not_imported() -> None:
+    with pytest.raises(ConfigError, match="'os:system' is in the checkpoint, and the method"):
+        thaw(["os:system", {}])
 
 
 def test_two_classes_of_one_name_cannot_be_registered() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.core.effects import PROBLEMS, Note
+from fedoptima.core.method import Method
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.server import GraphedServer
@@ -17,6 +19,7 @@ from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.experiments.simulation import resume
+from fedoptima.methods.registry import METHODS as METHOD_BUILDERS
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET, data, network, run, set_up, without_metrics
@@ -150,3 +153,20 @@ def test_nan_has_the_same_consequence_in_recorded_steps(
         assert len(notes) == 1
         ends.append((result.trace_digest, result.weights_digest, notes))
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("name", ["fl", "splitfed", "fedoptima"])
+def test_steps_with_a_hook_are_computed_one_by_one_and_a_line_says_so(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pulled(loss: Tensor, weights: Tensors, received: Tensors) -> Tensor:
+        return loss + sum((weights[key] - received[key]).square().sum() for key in weights)
+
+    def method(devices: int) -> Method:
+        return replace(METHOD_BUILDERS[name](devices), local_loss=pulled)
+
+    with caplog.at_level(logging.WARNING):
+        recorded = run(method=method, device=DEVICE)
+    assert caplog.text.count("devices: steps cannot be recorded") == 1
+    reference = run(method=method, device=DEVICE, workers=1)
+    assert_same(dict(recorded.weights), dict(reference.weights))

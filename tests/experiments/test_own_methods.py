@@ -203,8 +203,6 @@ def test_a_function_that_cannot_be_imported_has_to_be_given_again(tmp_path: Path
     again = resume(folder, method=mine, **GIVEN)  # type: ignore[arg-type]
     assert again.trace_digest == whole.trace_digest
     assert replay(folder, method=mine).identical
-    with pytest.raises(ConfigError, match="mine is defined in a script or notebook"):
-        compare(tiny_recipe(), methods=[mine, "fl"])
 
 
 @pytest.mark.parametrize("name", ["fl", "splitfed", "fedoptima", "fedbuff"])

@@ -7,6 +7,7 @@ fleet, and the split of those methods that split.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.data.dataset import Dataset
 from fedoptima.display.wording import speaks_python
 from fedoptima.engine.evaluation import Loss
-from fedoptima.experiments.given import Given, given_data
+from fedoptima.experiments.given import Given, given_data, given_methods
 from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.named_code import allow
 from fedoptima.trace.plain_files import refuse_links
@@ -137,6 +138,7 @@ def compare(
         workers=workers,
         loss=loss,
     )
+    given = replace(given, methods=given_methods(methods))
     about = describe(
         base,
         given,
@@ -159,6 +161,7 @@ def resume_comparison(
     model: nn.Module | None = None,
     train: object = None,
     test: object = None,
+    methods: Methods = (),
     loss: Loss | None = None,
     jobs: int | None = None,
     on: On = "processes",
@@ -177,6 +180,7 @@ def resume_comparison(
         model: The model, if it was given as an `nn.Module`.
         train: The training data, if it was given in Python.
         test: The test data, if it was given in Python.
+        methods: Those that were given as functions of a script or a notebook.
         loss: The loss, if one was given.
         jobs: As in `compare`.
         on: As in `compare`.
@@ -205,7 +209,7 @@ def resume_comparison(
     about = read_about(folder)
     recipe = about.recipe
     dataset = given_data(train, test, recipe.data.options)
-    given = Given(model, dataset, loss, allow(allow_modules))
+    given = Given(model, dataset, loss, allow(allow_modules), given_methods(methods))
     given.check(recipe, folder)
     execution = Execution(jobs, on, checkpoint_every)
     with watched(execution, recipe, given, folder, progress, observer, interrupted) as execution:

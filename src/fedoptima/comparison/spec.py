@@ -94,7 +94,7 @@ def describe(
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"target = {target}: an accuracy is above 0 and at most 1 (0.8 is 80 %)")
-    names = chosen_methods(methods)
+    names = chosen_methods(methods, given)
     about = About(
         recipe=recipe,
         methods=names,
@@ -107,7 +107,11 @@ def describe(
         machine=_machine(recipe),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         vary={key: list(values) for key, values in (vary or {}).items()},
-        own_options={name: list(method_options(name, ANY_CODE)) for name in names if ":" in name},
+        own_options={
+            name: list(method_options(name, ANY_CODE, given.methods))
+            for name in names
+            if ":" in name or name in given.methods
+        },
     )
     check_options(about.options, about.methods, about.own_options)
     check_varied(about.vary, about.options, about.methods, about.own_options)
@@ -142,27 +146,15 @@ def recipe_of(about: About, case: Case | str, seed: int) -> Recipe:
     return validate(Recipe, table | {"method": {"name": method, **options}}, base.name)
 
 
-def chosen_methods(methods: Methods) -> tuple[str, ...]:
+def chosen_methods(methods: Methods, given: Given) -> tuple[str, ...]:
     several = [methods] if callable(methods) else methods
     named = several.split(",") if isinstance(several, str) else several
-    names = tuple(dict.fromkeys(map(_name, named)))
+    names = tuple(dict.fromkeys(m.strip() if isinstance(m, str) else name_of(m) for m in named))
     if names == ("all",):
         return tuple(METHODS)
     for name in names:
-        find_method(name, ANY_CODE)
+        find_method(name, ANY_CODE, given.methods)
     return names
-
-
-def _name(method: str | Builder) -> str:
-    if isinstance(method, str):
-        return method.strip()
-    name = name_of(method)
-    if ":" not in name and name not in METHODS:
-        raise ConfigError(
-            f"methods: {name} is defined in a script or notebook, and runs that are compared have "
-            "processes of their own; put it into a module that they can import"
-        )
-    return name
 
 
 def _seeds(seeds: int | Sequence[int] | None, first: int) -> tuple[int, ...]:
@@ -201,7 +193,7 @@ def _one_split(about: About, given: Given, shared: Case) -> int | None:
     splitting = [
         name
         for name in about.methods
-        if find_method(name, ANY_CODE)(1).training is not ServerTraining.NONE
+        if find_method(name, ANY_CODE, given.methods)(1).training is not ServerTraining.NONE
     ]
     splitting.sort(key=lambda name: name != REFERENCE)
     recipes = [recipe_of(about, replace(shared, method=m), about.seeds[0]) for m in splitting]

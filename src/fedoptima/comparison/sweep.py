@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset
 from fedoptima.display.wording import speaks_python
 from fedoptima.engine.evaluation import Loss
+from fedoptima.experiments.given import given_methods
 from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.methods.registry import Builder
 
@@ -125,6 +127,7 @@ def sweep(
     )
     if not vary:
         raise ConfigError("nothing is varied; for example: --vary method.activation_cap=4,8,32")
+    given = replace(given, methods={**given.methods, **given_methods(methods)})
     about = describe(
         base,
         given,

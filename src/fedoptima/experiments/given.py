@@ -82,6 +82,13 @@ def given_method(method: object) -> tuple[Mapping[str, object] | None, dict[str,
     return table, functions
 
 
+def given_methods(methods: object) -> dict[str, Builder]:
+    """Those of a script or a notebook among several methods; others are found by their names."""
+    several = methods if isinstance(methods, list | tuple) else [methods]
+    named = {name_of(method): method for method in several if callable(method)}
+    return {name: build for name, build in named.items() if import_name(build) is None}
+
+
 def given_data(train: object, test: object, data: object) -> Dataset | None:
     if train is None and test is None and (data is None or isinstance(data, str | Mapping)):
         return None

@@ -19,12 +19,15 @@ def methods() -> None:
     from inspect import getdoc, getmodule
 
     from fedoptima.core.programs import build_program
-    from fedoptima.methods.registry import METHODS, method_options
+    from fedoptima.methods.registry import METHODS, find_method, options_of
+    from fedoptima.named_code import offered
 
     console = stdout()
-    for name, build in METHODS.items():
+    for name in (*METHODS, *(name for name in offered("methods") if name not in METHODS)):
+        build = find_method(name)
         method = build(_DEVICES)
-        about = (getdoc(getmodule(build)) or name).splitlines()[0]
+        own = None if name in METHODS else getdoc(build)
+        about = (own or getdoc(getmodule(build)) or name).splitlines()[0]
         console.print(Text.assemble((name, "bold"), f"  {about}"))
         table = plain_table("", "", left=2)
         table.show_header = False
@@ -33,7 +36,7 @@ def methods() -> None:
         table.add_row("aggregation", type(method.aggregation()).__name__)
         table.add_row("scheduler", type(method.scheduler()).__name__)
         table.add_row("flow", type(method.flow()).__name__)
-        options = (f"{key} = {_default(value)}" for key, value in method_options(name).items())
+        options = (f"{key} = {_default(value)}" for key, value in options_of(build).items())
         table.add_row("options", ", ".join(options) or "none")
         console.print(Padding(table, (0, 0, 0, 2), expand=False))
         console.print()
