@@ -79,6 +79,14 @@ def test_tensors_in_one_piece_are_merged_to_the_same_bits() -> None:
             assert same(merged, merge(base, keep, parts[:few])), (keep, few)
 
 
+def test_several_threads_merge_many_updates_to_the_same_bits() -> None:
+    base, parts = some_tensors(), [(1 / 9, some_tensors(number)) for number in range(1, 10)]
+    flat = [(weight, in_one_piece(part)) for weight, part in parts]
+    for keep in (0.0, 0.27):
+        merged = merge(in_one_piece(base), keep, flat, threads=3)
+        assert same(merged, merge(base, keep, parts)), keep
+
+
 def test_updates_in_pieces_of_another_form_are_merged_one_by_one() -> None:
     base, part = in_one_piece(some_tensors()), some_tensors(1)
     other_order = dict(reversed(part.items()))

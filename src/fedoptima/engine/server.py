@@ -53,6 +53,7 @@ class ServerEngine(ServerAdmission):
         """``deferred``: the values of batches are checked while they train."""
         super().__init__(workload)
         self._defers = deferred
+        self.merge_threads = 1
         self.plan: Plan | None = None
         self._activation: object = None
         self._device_names: tuple[str, ...] = ()  # of tensors, without the auxiliary network's
@@ -215,7 +216,7 @@ class ServerEngine(ServerAdmission):
                 self._global, sides[0], job.server_optimizer, self._parameters
             )
         else:
-            merged = merge(self._global, job.keep, sides[0])
+            merged = merge(self._global, job.keep, sides[0], self.merge_threads)
         finite = is_finite(merged, self._masks)
         self._global = where(finite, merged, self._global)
         if len(sides) > 1:

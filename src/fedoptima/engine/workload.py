@@ -31,7 +31,7 @@ from fedoptima.engine.network import Network
 from fedoptima.engine.payloads import AUXILIARY
 from fedoptima.engine.precision import forward, products
 from fedoptima.models.activation import Inputs, map_tensors, samples_in, shapes_in_words
-from fedoptima.preprocess.plan import PlanSettings, make_plan
+from fedoptima.preprocess.plan import Costs, PlanSettings, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
 from fedoptima.preprocess.sides import MeasuredCosts, Sides, build_sides
@@ -55,6 +55,7 @@ class Workload:
     precision: Precision = "float32"
     robust: RobustBarrier = "none"
     local_loss: LocalLoss | None = None
+    stored_costs: Costs | None = None  # None: they are measured
 
     @cached_property
     def example(self) -> Inputs:
@@ -88,7 +89,8 @@ class Workload:
         known = self._plans.get(tuple(devices))
         if known is None:
             self.check_model()
-            costs = MeasuredCosts(self.model, self.example, self.planning)
+            measured = MeasuredCosts(self.model, self.example, self.planning)
+            costs = self.stored_costs or measured
             known = make_plan(costs, devices, self.planning)
             self._plans[tuple(devices)] = known
         return known

@@ -42,6 +42,7 @@ from fedoptima.experiments.workers import workers_for
 from fedoptima.models.registry import build_model
 from fedoptima.named_code import AllowedCode
 from fedoptima.preprocess.split import DeviceSpeed
+from fedoptima.preprocess.stored_costs import StoredCosts, find_costs
 from fedoptima.sim.executor import Executor, Inline, OnStreams
 from fedoptima.sim.fleet import Fleet, build_fleet
 from fedoptima.sim.processes.executor import Processes, WorkedElsewhere
@@ -112,8 +113,18 @@ def prepare_run(
         precision=recipe.training.precision,
         robust=method.robust,
         local_loss=cast("LocalLoss | None", method.local_loss),
+        stored_costs=_stored_costs(recipe, method, dataset, given),
     )
     return RunSetup(recipe, method, workload)
+
+
+def _stored_costs(
+    recipe: Recipe, method: Method, dataset: Dataset, given: Given
+) -> StoredCosts | None:
+    """Of our own models: measuring them takes as long as some rounds of a small run."""
+    if given.model is not None or recipe.model.options or isinstance(recipe.split.at, str):
+        return None
+    return find_costs(recipe.model.name, dataset.facts, method.auxiliary)
 
 
 @dataclass(frozen=True)

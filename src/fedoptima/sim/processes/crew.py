@@ -32,7 +32,7 @@ class Crew:
             others = [end for pipe in pipes for end in pipe if end is not theirs]
             process = context.Process(
                 target=work,
-                args=(theirs, others, memory, number, workload, plan, build),
+                args=(theirs, others, memory, number, count, workload, plan, build),
                 name=f"fedoptima-worker-{number}",
                 daemon=True,
             )

@@ -54,6 +54,7 @@ def work(
     others: Iterable[Connection],
     memory: SharedMemory,
     region: int,
+    workers: int,
     workload: Workload,
     plan: Plan,
     build: BuildDevice,
@@ -68,7 +69,9 @@ def work(
     torch.set_num_threads(1)
     attach(memory)
     with suppress(EOFError, OSError):  # the driving process has ended
-        _Worker(connection, memory, memory.region(region), workload, plan, build).run()
+        worker = _Worker(connection, memory, memory.region(region), workload, plan, build)
+        worker.merges_with(workers)
+        worker.run()
 
 
 def _end_with_parent() -> None:
@@ -112,6 +115,10 @@ class _Worker:
         self._first: deque[Order] = deque()  # the server's jobs, and evaluations
         self._orders: deque[Order] = deque()
         self._done: list[Done] = []
+
+    def merges_with(self, threads: int) -> None:
+        """At a barrier, the only merges of many updates, the other workers have nothing to do."""
+        self._server.merge_threads = threads
 
     def run(self) -> None:
         reported = time.monotonic()
