@@ -87,6 +87,11 @@ def test_an_unknown_method_is_an_error_that_names_the_nearest() -> None:
 
 
 def test_options_are_listed_with_their_defaults() -> None:
-    listed = {"on_leave": "drop", "barrier_timeout": None, "robust": "none"}
+    listed = {
+        "on_leave": "drop",
+        "barrier_timeout": None,
+        "participation": 1.0,
+        "robust": "none",
+    }
     assert method_options("fl") == listed
     assert method_options("fedoptima")["credit_timeout"] == 60.0
