@@ -43,6 +43,7 @@ fedoptima.simulate(
 WAYS_IN = {
     "import": "import fedoptima",
     "attribute": "import fedoptima; fedoptima.simulate",
+    "compare": "import fedoptima; fedoptima.compare, fedoptima.sweep, fedoptima.plan",
     "fedoptima": SIMULATION.replace("METHOD", "'fedoptima'"),
     "fl": SIMULATION.replace("METHOD", "'fl'"),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +78,23 @@ def test_every_public_name_is_what_it_is_after_all_submodules_were_imported() ->
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_says_what_it_is_for(name: str) -> None:
     assert (getattr(fedoptima, name).__doc__ or "").strip()
+
+
+FUNCTIONS = [name for name, kind in NAMES.items() if kind == "function"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_docstring_of_a_function_is_its_reference(name: str) -> None:
+    """The API reference is made from it: every argument, what comes back, what is raised."""
+    function = getattr(fedoptima, name)
+    text = inspect.getdoc(function) or ""
+    sections = re.split(r"^(Args|Returns|Raises|Example):$", text, flags=re.M)
+    parts = dict(zip(sections[1::2], sections[2::2], strict=True))
+    assert list(parts) == ["Args", "Returns", "Raises", "Example"]
+    described = re.findall(r"^    (\w+): ", parts["Args"], flags=re.M)
+    assert described == list(inspect.signature(function).parameters)
+    assert "ConfigError: " in parts["Raises"]
+    assert f"fedoptima.{name}(" in parts["Example"]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -132,10 +132,10 @@ def test_a_server_that_cannot_work_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"server": "here"}, "--server here: write it as HOST:PORT"),
-        ({"server": "127.0.0.1:9"}, "--name is missing"),
+        ({"server": "here"}, "server='here': write it as HOST:PORT"),
+        ({"server": "127.0.0.1:9"}, "name=... is missing"),
         ({"server": "train.example.org:9", "name": "pi"}, "reached over the network"),
-        ({"server": "127.0.0.1:9", "name": "pi", "gflops": 0.0}, "--gflops 0: must be above 0"),
+        ({"server": "127.0.0.1:9", "name": "pi", "gflops": 0.0}, "gflops=0: must be above 0"),
     ],
 )
 def test_a_device_that_cannot_work_is_refused(options: dict[str, object], message: str) -> None:

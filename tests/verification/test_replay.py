@@ -116,7 +116,7 @@ def wider() -> nn.Module:
 def test_a_dry_run_is_replayed_without_its_data(tmp_path: Path) -> None:
     recorded(tmp_path / "run", dry=True, fleet={**FLEET, "churn": CHURN})
     assert replay(tmp_path / "run").identical
-    with pytest.raises(ConfigError, match=r"dry run has no weights.*without --weights"):
+    with pytest.raises(ConfigError, match=r"dry run has no weights.*without weights=True"):
         replay(tmp_path / "run", weights=True)
     with pytest.raises(ConfigError, match="dry run has no weights"):
         re_execute(tmp_path / "run")

@@ -29,7 +29,23 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe; ``overrides`` are ``key.path=value``, the value as in TOML."""
+    """Read a recipe from a TOML file.
+
+    Args:
+        path: The file.
+        overrides: Changes to it, `"key.path=value"`, the value as in TOML.
+
+    Returns:
+        The recipe, whole and checked.
+
+    Raises:
+        ConfigError: The file cannot be read, or something in it is wrong; every mistake is named.
+
+    Example:
+        ```python
+        recipe = fedoptima.load_recipe("recipes/demo_digits.toml", ["stop.epochs=2"])
+        ```
+    """
     table = read_toml(Path(path))
     for override in overrides:
         apply_override(table, override)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 from fedoptima.display.silent import SilentCounter, SilentPool, SilentView
 
 if TYPE_CHECKING:
     from fedoptima.config.schema import Recipe
+    from fedoptima.trace.record import RecordProgress
 
 Place = Literal["nowhere", "lines", "terminal", "notebook"]
 
@@ -60,8 +62,10 @@ def runs_view(title: str, progress: bool | None) -> SilentPool:
             return pool_view(title, quiet=False)
 
 
-def records_view(progress: bool | None) -> SilentCounter:
-    """Notebooks show nothing: going through records takes seconds."""
+def counting(progress: RecordProgress | bool | None) -> AbstractContextManager[RecordProgress]:
+    """Of records that are gone through. Notebooks show nothing: it takes seconds."""
+    if callable(progress):
+        return nullcontext(progress)
     if place_of(progress) in ("nowhere", "notebook"):
         return SilentCounter()
     from fedoptima.display.progress import RecordCounter

@@ -98,7 +98,7 @@ def in_python(text: str, call: str, arguments: Collection[str], resumed_by: str 
         return f"{table}={text}"
 
     text = re.sub(r"--set ([\w.]+)=", r"\1 = ", text)
-    text = re.sub(r"--resume ([^;,\n]+)", lambda m: f"fedoptima.{resumed_by}({m.group(1)!r})", text)
+    text = re.sub(r"--resume ([^;,\n]+)", lambda m: _resumed(m.group(1), resumed_by), text)
     text = re.sub(r"^--([a-z-]+) (\S+): ", _given, text, flags=re.M)
     for option, words in _OPTIONS:
         text = re.sub(option, words, text)
@@ -111,6 +111,11 @@ def in_python(text: str, call: str, arguments: Collection[str], resumed_by: str 
     # What is wrong stands first, after the call: as the call itself.
     first = r"\w+=(?:\{.*?\}(?=: )|[^:{\n]+)"
     return re.sub(rf"^({call})\(\): ({first}): ", r"\1(\2): ", text, flags=re.M)
+
+
+def _resumed(folder: str, by: str) -> str:
+    own = f"out={folder!r}, resume=True" if by == "serve" else repr(folder)
+    return f"fedoptima.{by}({own})"
 
 
 def _given(found: re.Match[str]) -> str:

@@ -22,6 +22,7 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import quiet
 from fedoptima.data.registry import OWN_FILES, load_dataset
 from fedoptima.data.use import Use
+from fedoptima.display.wording import speaks_python
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.precision import set_products
 from fedoptima.experiments.device_engines import device_engine
@@ -70,6 +71,7 @@ class DeviceFailed(FedOptimaError):
     """This device cannot continue; the server has been notified."""
 
 
+@speaks_python()
 def join(
     server: str,
     *,
@@ -91,19 +93,46 @@ def join(
     allow_modules: Sequence[str] = (),
     interrupted: Callable[[], bool] = lambda: False,
 ) -> str:
-    """Take part in a run as a device: train for the server at HOST:PORT until the run is over.
+    """Take part in a run as a device: train for the server until the run is over.
 
-    Returns why the run ended. ``name`` is one of the recipe's fleet, or any with ``data``: the
-    device's own data, the name of a data set in ``directory`` or "package.module:function". It
-    may be left out where ``cert`` says it; ``ca``, ``cert`` and ``key`` are needed unless the
-    server is on this machine or ``insecure``. ``gflops`` and ``..._mbps`` slow the device down.
+    The server names the model's code, and that of the data set where `data` is not given. Beyond
+    built-in names only code in the packages of `allow_modules` is loaded.
 
-    The server names the model's code, and that of the data set where ``data`` is not given. Beyond
-    built-in names only code in the packages of ``allow_modules`` is loaded.
+    Args:
+        server: Its address, `HOST:PORT`.
+        name: One of the recipe's fleet, or any with `data`. It may be left out where `cert` says
+            it.
+        data: The device's own data: the name of a data set, or `"package.module:function"`. By
+            default its share of the recipe's.
+        directory: Where data sets are.
+        device: Where the maths runs: `"cpu"`, `"cuda"`.
+        threads: Of torch; by default as many as it takes.
+        gflops: Slow the device down to this speed.
+        up_mbps: Slow its uplink down to this.
+        down_mbps: Slow its downlink down to this.
+        ca: The certificate of the authority. `ca`, `cert` and `key` are needed unless the server
+            is on this machine; `fedoptima certs` makes them.
+        cert: The device's certificate.
+        key: Its key.
+        insecure: Without certificates, also where the server is on another machine.
+        state: A folder for what the device needs to continue after a kill.
+        give_up_after: Seconds without a server; by default never.
+        stay: After a run wait for the next one.
+        allow_modules: The packages from which code that the server names may be loaded.
+        interrupted: Asked a few times a second; when it says yes, `Interrupted` is raised.
 
-    What it needs to continue after a kill is in ``state``, a folder. ``give_up_after``: seconds
-    without a server. ``stay``: after a run wait for the next one. ``interrupted`` is asked a few
-    times a second; when it says yes, `Interrupted` is raised.
+    Returns:
+        Why the run ended.
+
+    Raises:
+        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        FedOptimaError: The device cannot go on; the server has been told.
+        Interrupted: `interrupted` returned True.
+
+    Example:
+        ```python
+        reason = fedoptima.join("127.0.0.1:50051", name="phone-1")
+        ```
     """
     setup = device_setup(
         server,

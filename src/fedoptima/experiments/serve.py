@@ -9,9 +9,12 @@ from pathlib import Path
 from fedoptima.config.load import as_recipe
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.data.layouts import ReadingProgress, quiet
+from fedoptima.data.layouts import ReadingProgress
+from fedoptima.display.views import run_view
+from fedoptima.display.wording import speaks_python
 from fedoptima.experiments.extension import extend as extend_run
 from fedoptima.experiments.given import Given
+from fedoptima.experiments.python_call import stoppable
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_run import RunHooks, serve_run
@@ -24,6 +27,7 @@ from fedoptima.runtime.security.tls import ServerTLS, choose_security
 LOG = logging.getLogger("fedoptima.server")
 
 
+@speaks_python("serve")
 def serve(
     recipe: Recipe | str | Path | None = None,
     *,
@@ -40,24 +44,51 @@ def serve(
     revoked: str | Path | None = None,
     allow_modules: Sequence[str] = (),
     ready: Callable[[str], None] = lambda _: None,
-    progress: ReadingProgress = quiet,
-    interrupted: Callable[[], bool] = lambda: False,
+    progress: bool | None = None,
+    reading: ReadingProgress | None = None,
+    interrupted: Callable[[], bool] | None = None,
 ) -> Result:
     """Train over the network: wait for devices (see `join`), serve them until the run is over.
 
-    ``out`` is the run's folder. With ``resume`` the run in it continues after a kill, and is
-    started if there is none; ``extend``, values of keys of ``stop``, lets it go on longer than its
-    recipe says, also after its end. ``devices``: start when this many have joined. Off this machine
-    ``ca``, ``cert`` and ``key`` are needed (`fedoptima certs` makes the files), or ``insecure``.
-    ``allow_devices``: a file with the names of the devices that may connect, one a line.
-    ``revoked``: a list of revoked certificates, if not the revoked.txt beside ``ca``. Both lists,
-    and the certificates, may change while the run goes on.
+    Ctrl-C saves a checkpoint, and the message says how to resume the run.
 
-    A run that is resumed without its recipe loads code that its files name only from the packages
-    in ``allow_modules``.
+    Args:
+        recipe: A recipe file, or a `Recipe`; with `resume` it may be left out.
+        out: The run's folder.
+        resume: Continue the run in the folder after a kill; it is started if there is none.
+        extend: Other values of keys of `stop`: a resumed run goes on until then, also after its
+            end.
+        listen: The address, `HOST:PORT`.
+        devices: Start when this many have joined; by default as many as the fleet has.
+        ca: The certificate of the authority. `ca`, `cert` and `key` are needed where devices are
+            on other machines; `fedoptima certs` makes them.
+        cert: The server's certificate.
+        key: Its key.
+        insecure: Without certificates, also for devices on other machines.
+        allow_devices: A file with the names of the devices that may connect, one a line. It may
+            change while the run goes on, and so may `revoked` and the certificates.
+        revoked: A list of revoked certificates, if not the `revoked.txt` beside `ca`.
+        allow_modules: The packages from which a run that is resumed without its recipe may load
+            code that its files name.
+        ready: Called with the address once devices can connect.
+        progress: Show what is read, as in `simulate`.
+        reading: As in `simulate`.
+        interrupted: Asked a few times a second; when it says yes, a checkpoint is saved and
+            `Interrupted` is raised. With it, Ctrl-C is the caller's.
 
-    ``ready`` is called with the address once devices can connect. ``interrupted`` is asked a few
-    times a second; when it says yes, the run saves a checkpoint and raises `Interrupted`.
+    Returns:
+        What came out, as of `simulate`.
+
+    Raises:
+        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        FedOptimaError: The run failed.
+        Interrupted: `interrupted` returned True.
+        KeyboardInterrupt: Ctrl-C.
+
+    Example:
+        ```python
+        result = fedoptima.serve("recipes/demo_network.toml", out="runs/served", devices=2)
+        ```
     """
     address = parse_address(listen, option="listen", any_port=True)
     tls = choose_security(address, ServerTLS.of(ca, cert, key), insecure=insecure)
@@ -79,11 +110,13 @@ def serve(
         if extend:
             kept = extend_run(directory, kept, extend)
         code = ANY_CODE if chosen is not None else allow(allow_modules)
-        setup = prepare_server(kept, Given(code=code), progress)
+        with run_view(kept, progress) as view:
+            setup = prepare_server(kept, Given(code=code), reading or view.reading)
         if extend:
             directory.extend(kept)
     elif chosen is not None:
-        setup = prepare_server(chosen, progress=progress)
+        with run_view(chosen, progress) as view:
+            setup = prepare_server(chosen, progress=reading or view.reading)
         directory = RunDirectory.create(Path(out), setup.describe())
     else:
         raise ConfigError(f"{out}: there is no run to resume here; give a recipe")
@@ -93,11 +126,18 @@ def serve(
         started = True
         ready(str(address))
 
-    hooks = RunHooks(ready=listening, interrupted=interrupted)
+    way_on = f"resume it with fedoptima.serve(out={str(out)!r}, resume=True)"
     try:
-        return serve_run(
-            setup, directory, listen=address, tls=tls, access=access, resume=resumed, hooks=hooks
-        )
+        with stoppable(interrupted, out, lambda: way_on) as asked:
+            return serve_run(
+                setup,
+                directory,
+                listen=address,
+                tls=tls,
+                access=access,
+                resume=resumed,
+                hooks=RunHooks(ready=listening, interrupted=asked),
+            )
     except ConfigError:
         if not (started or resumed):  # nothing was trained, and `out` must be usable again
             directory.discard()

@@ -19,6 +19,8 @@ from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.text import short_name
+from fedoptima.display.views import counting
+from fedoptima.display.wording import speaks_python
 from fedoptima.named_code import AllowedCode, allow
 from fedoptima.prediction.advice import Advice, advise
 from fedoptima.reporting.report_page import Page, plotly_source, render
@@ -74,23 +76,52 @@ class _Source:
         return self.trace.parent
 
 
+@speaks_python()
 def report(
     runs: str | Path | Sequence[str | Path],
     *,
     out: str | Path = "report.html",
     advice: bool = True,
     allow_modules: Sequence[str] = (),
-    progress: RecordProgress = lambda *_: None,
+    progress: RecordProgress | bool | None = None,
 ) -> Report:
     """Write one HTML file about one or several runs: where the time went, in figures and words.
 
-    ``runs``: folders of runs or of comparisons, finished or not. ``advice``: also simulate the
-    recipe with changes, to see what would help. A recipe that names code of its own
-    ("package.module:function") is simulated only if ``allow_modules`` has its package or module:
-    reading somebody's run does not run somebody's code.
+    Reading somebody's run does not run somebody's code: see `allow_modules`.
+
+    Args:
+        runs: Folders of runs or of comparisons, finished or not.
+        out: The file.
+        advice: Also simulate the recipe with changes, to see what would help.
+        allow_modules: A recipe that names code of its own (`"package.module:function"`) is
+            simulated for advice only if its package or module is among these.
+        progress: Show it on stderr; by default where that is a terminal. Or a function, which is
+            called with what is done and the number of records.
+
+    Returns:
+        Where the file is, and what it says.
+
+    Raises:
+        ConfigError: There is no run in a folder, or a package is missing; the message says which.
+
+    Example:
+        ```python
+        made = fedoptima.report(["runs/a", "runs/b"], out="report.html")
+        print(made.sentences)
+        ```
     """
+    with counting(progress) as count:
+        return _report(runs, Path(out), advice, allow(allow_modules), count)
+
+
+def _report(
+    runs: str | Path | Sequence[str | Path],
+    path: Path,
+    advice: bool,
+    code: AllowedCode,
+    progress: RecordProgress,
+) -> Report:
     runs = [runs] if isinstance(runs, str | Path) else runs
-    path, code = Path(out), allow(allow_modules)
     _check_place(path)
     plotly_source()  # missing packages, too, are better found before than after reading
     sources = [_Source(trace, read_description(trace)) for trace in find_traces(runs)]

@@ -7,7 +7,7 @@ fresh engines. Both serve simulated and real runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
+from fedoptima.display.views import counting
+from fedoptima.display.wording import speaks_python
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.evaluation import Loss
 from fedoptima.engine.server import ServerEngine
@@ -68,6 +70,7 @@ class Replay(Verdict):
         return json.dumps(plain, indent=1)
 
 
+@speaks_python()
 def replay(
     directory: str | Path,
     *,
@@ -78,23 +81,63 @@ def replay(
     method: Builder | Mapping[str, object] | None = None,
     loss: Loss | None = None,
     allow_modules: Sequence[str] = (),
-    progress: RecordProgress = lambda *_: None,
+    progress: RecordProgress | bool | None = None,
 ) -> Replay:
     """Feed a run's recorded events into fresh cores, and compare what they do with the record.
 
-    ``weights``: execute all jobs again as well, which takes as long as the run's maths did. What
-    was given to the run as Python objects has to be given again for that, and its ``method`` in any
-    case; code that its files name ("package.module:function") is loaded only from the packages in
-    ``allow_modules``.
+    Args:
+        directory: The run's folder.
+        weights: Execute all jobs again as well, which takes as long as the run's maths did. What
+            was given to the run as Python objects has to be given again for that.
+        model: The model, if it was given as an `nn.Module`.
+        train: The training data, if it was given in Python.
+        test: The test data, if it was given in Python.
+        method: The function that makes the method, if one was given; also without `weights`.
+        loss: The loss, if one was given.
+        allow_modules: The packages from which code that the run's files name
+            (`"package.module:function"`) may be loaded.
+        progress: Show it on stderr; by default where that is a terminal. Or a function, which is
+            called with what is done and the number of records.
+
+    Returns:
+        Whether all is identical, and the first difference if not.
+
+    Raises:
+        ConfigError: There is no run in the folder, or something has to be given again.
+
+    Example:
+        ```python
+        assert fedoptima.replay("runs/mine").identical
+        ```
     """
-    run, recipe, dry = RunDirectory.open(Path(directory))
+    with counting(progress) as count:
+        return _replay(
+            Path(directory),
+            weights,
+            lambda recipe: Given(
+                model,
+                given_data(train, test, recipe.data.options),
+                loss,
+                allow(allow_modules),
+                given_method(method)[1],
+            ),
+            count,
+        )
+
+
+def _replay(
+    directory: Path,
+    weights: bool,
+    objects: Callable[[Recipe], Given],
+    progress: RecordProgress,
+) -> Replay:
+    run, recipe, dry = RunDirectory.open(directory)
     if read_header(run.trace)["schema"] == 1:
         raise ConfigError(
             f"{run.trace}: a trace of fedoptima 0.1.0, whose server decided some things otherwise "
             "(what counts as an epoch, when a run ends): replay it with that version"
         )
-    data, (_, methods) = given_data(train, test, recipe.data.options), given_method(method)
-    given = Given(model, data, loss, allow(allow_modules), methods)
+    given = objects(recipe)
     recorded = _recorded_digest(run, dry) if weights else ""
     records = _counted(read_trace(run.trace, gaps=False), "replaying", progress)
     begun = recipe.model_copy(update={"stop": run.first_stop})  # what it was extended to is told
