@@ -7,9 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
 from fedoptima.core.barrier import Barrier
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.jobs import Merge
+from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.methods.registry import METHODS
@@ -105,3 +107,13 @@ def test_a_member_that_hangs_is_not_waited_for_for_ever() -> None:
 
 def test_without_it_nothing_changes() -> None:
     assert rounds(played("fl", 1.0)) == [tuple(f"d{i}" for i in range(8))] * 12
+
+
+def test_a_barrier_of_a_checkpoint_from_before_has_all_devices_in_its_rounds() -> None:
+    name, state = freeze(Barrier())  # type: ignore[misc]
+    older = {key: value for key, value in state.items() if key not in ("participation", "_seed")}
+    policy = thaw([name, older])
+    assert isinstance(policy, Barrier)
+    for device in "abc":
+        policy.enters(NodeId(device), 0.0)
+    assert policy.reconsider(0.0).begins == ("a", "b", "c")
