@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import fedoptima
 from tests.documents.blocks import ROOT
 
 # What a browser loads by itself; a link that a reader follows may lead anywhere.
@@ -37,6 +38,12 @@ def test_the_site_has_what_it_should(site: Path) -> None:
         assert (site / f"{page}.html").is_file()
     reference = (site / "api.html").read_text(encoding="utf-8")
     assert "Train on a virtual clock and return the trained model" in reference
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: fedoptima\.(\w+)$", text, re.MULTILINE))
+    assert set(fedoptima.__all__) - {"__version__"} <= listed
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
