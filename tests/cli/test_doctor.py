@@ -21,6 +21,7 @@ def test_every_line_says_ok_or_the_way_out(call: Call) -> None:
 
 def test_what_is_wrong_is_said_with_the_way_out(call: Call, tmp_path: Path) -> None:
     assert call("certs", "init", "--out", "certs", "--days", "3").code == 0
+    assert call("certs", "device", "pi-1", "--out", "certs", "--days", "3").code == 0
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         answer = call("doctor", "--listen", where, "--certs", "certs")
@@ -28,6 +29,7 @@ def test_what_is_wrong_is_said_with_the_way_out(call: Call, tmp_path: Path) -> N
     assert f"wrong   port: {where} cannot be listened on" in answer.out
     assert "Stop it, or choose another port" in answer.words
     assert "certificate server.pem: of " in answer.words
+    assert "certificate pi-1.pem: of pi-1, until " in answer.words
     assert "ends soon: make a new one with fedoptima certs" in answer.words
     (tmp_path / "empty").mkdir()
     answer = call("doctor", "--listen", "127.0.0.1:0", "--certs", "empty", "--json")

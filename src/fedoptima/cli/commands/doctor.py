@@ -198,7 +198,7 @@ def _clock() -> Iterator[Finding]:
 def _certificates(folder: Path) -> Iterator[Finding]:
     with options.needing_extra("deploy", "reading certificates", "cryptography"):
         from fedoptima.runtime.security.pem import common_name, read_certificates
-    files = [file for file in sorted(folder.glob("*.pem")) if not file.stem.endswith("-key")]
+    files = [file for file in sorted(folder.rglob("*.pem")) if not file.stem.endswith("-key")]
     if not files:
         yield Finding("certificates", f"none in {folder}", f"fedoptima certs init --out {folder}")
     now = datetime.now(UTC)
