@@ -48,7 +48,7 @@ def test_a_function_may_be_named_or_given(tmp_path: Path) -> None:
     assert named.weights_digest == given.weights_digest != run().weights_digest
     verdict = replay(tmp_path / "run", weights=True, allow_modules=[__name__], **GIVEN)  # type: ignore[arg-type]
     assert verdict.identical
-    with pytest.raises(ConfigError, match=r"method\.auxiliary .*--allow-module"):
+    with pytest.raises(ConfigError, match=r"method\.auxiliary .*allow_modules="):
         replay(tmp_path / "run", weights=True, **GIVEN)  # type: ignore[arg-type]
 
 
