@@ -19,7 +19,11 @@ PACKAGE = Path(fedoptima.__file__).parent
 
 LEAVES = frozenset({"trace", "config"})
 NAMES = frozenset({"named_code"})
-TRAINING = frozenset({"engine", "preprocess", "models", "data", "methods", "core"}) | LEAVES | NAMES
+TRAINING = (
+    frozenset({"engine", "preprocess", "models", "data", "tasks", "methods", "core"})
+    | LEAVES
+    | NAMES
+)
 DRIVERS = frozenset({"sim", "runtime"})
 WORK = frozenset({"experiments", "comparison", "prediction", "verification", "reporting"})
 SHOWN = frozenset({"analysis", "display", "tracking", "dashboard"})
@@ -33,9 +37,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config": frozenset({"core"}),
     "methods": frozenset({"core", "named_code"}),
     "models": frozenset({"core", "named_code"}),
-    "data": frozenset({"models", "core", "named_code"}),  # inputs are what a model takes in
-    "preprocess": frozenset({"models", "methods", "core"}) | LEAVES,
-    "engine": frozenset({"preprocess", "models", "data", "methods", "core"}) | LEAVES,
+    "tasks": frozenset({"core", "named_code"}),
+    "data": frozenset({"models", "tasks", "core", "named_code"}),  # what a model takes in
+    "preprocess": frozenset({"models", "tasks", "methods", "core"}) | LEAVES,
+    "engine": frozenset({"preprocess", "models", "data", "tasks", "methods", "core"}) | LEAVES,
     "sim": TRAINING,
     "runtime": TRAINING,
     "analysis": frozenset({"core"}) | LEAVES,  # what records mean, from the records alone
@@ -49,7 +54,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "reporting": TRAINING | {"analysis", "display", "experiments", "prediction", "comparison"},
     "dashboard": frozenset({"core", "analysis", "reporting"}) | LEAVES,
     "cli": TRAINING | DRIVERS | WORK | SHOWN,
-    "__init__": frozenset({"core", "config", "version"}) | WORK,
+    "__init__": frozenset({"core", "config", "tasks", "version"}) | WORK,
     "__main__": frozenset({"cli"}),
 }
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedoptima.experiments.simulation import resume, simulate
     from fedoptima.prediction.planning import plan
     from fedoptima.reporting.report import report
+    from fedoptima.tasks.task import Task
     from fedoptima.verification.replay import replay
 
 # Where each public name is defined. No subpackage may have one of these names: importing it would
@@ -32,6 +33,7 @@ _DEFINED_IN = {
     "Interrupted": "experiments.simulated_run",
     "Recipe": "config.schema",
     "Result": "experiments.result",
+    "Task": "tasks.task",
     "compare": "comparison.runner",
     "join": "experiments.join",
     "load_recipe": "config.load",
@@ -52,6 +54,7 @@ __all__ = [
     "Interrupted",
     "Recipe",
     "Result",
+    "Task",
     "__version__",
     "compare",
     "join",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fedoptima.core.errors import ConfigError
@@ -7,7 +9,9 @@ from fedoptima.core.stopping import Stopper, StopRule
 
 
 def test_a_run_that_nothing_stops_is_the_users_error() -> None:
-    with pytest.raises(ConfigError, match="rounds, epochs, hours, target_accuracy or patience"):
+    with pytest.raises(
+        ConfigError, match="rounds, epochs, hours, target_accuracy, target or patience"
+    ):
         StopRule()
 
 
@@ -68,3 +72,42 @@ def test_progress_is_the_largest_share_of_any_budget_and_at_most_one() -> None:
     assert rule.progress(rounds=1, epochs=0.0, seconds=70.0) == 0.7
     assert rule.progress(rounds=30, epochs=0.0, seconds=0.0) == 1.0
     assert StopRule(patience=1.0).progress(rounds=9, epochs=9.0, seconds=9.0) == 0.0
+
+
+def test_a_target_of_any_metric_stops_the_run() -> None:
+    stopper = Stopper(StopRule(metric="f1", target=0.7))
+    assert stopper.evaluated({"accuracy": 0.9, "f1": 0.6}, epochs=1.0) is None
+    assert stopper.evaluated({"f1": 0.7}, epochs=2.0) == "f1 0.7000 reached the target 0.7"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [StopRule(metric="mae", patience=2.0), StopRule(metric="x", direction="min", patience=2)],
+)
+def test_less_of_an_error_is_better(rule: StopRule) -> None:
+    stopper, name = Stopper(rule), rule.metric or ""
+    for epochs, value in ((1.0, 0.9), (2.0, 0.5), (3.0, 0.6)):
+        assert stopper.evaluated({name: value}, epochs=epochs) is None
+    reason = stopper.evaluated({name: 0.5}, epochs=4.0)
+    assert reason == f"converged: {name} has not improved on 0.5000 for 2 epochs"
+
+
+def test_without_an_accuracy_patience_goes_by_the_loss() -> None:
+    stopper = Stopper(StopRule(patience=2.0))
+    assert stopper.evaluated({"loss": 2.0}, epochs=1.0) is None
+    assert stopper.evaluated({"loss": 1.0}, epochs=3.0) is None
+    assert stopper.evaluated({"loss": 1.5}, epochs=5.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "f1"}, "nothing stops this run"),
+        ({"metric": "f1", "target": float("nan")}, "must be finite"),
+        ({"target": 0.7, "target_accuracy": 0.7}, "either target_accuracy or target"),
+        ({"target": 0.7, "direction": "up"}, "must be 'max' or 'min'"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        StopRule(**options)

@@ -97,7 +97,7 @@ def test_a_dataset_is_given_back_as_it_is():
         (Items([(X[0], 0), X[0]]), "item 1 is Tensor, not a pair"),
         (Items([(X[0], 0), (X[0], [1, 2])]), r"label of item 1 has shape \(2,\)"),
         (Items([(object(), 0)]), "item 0 is object; turn it into a tensor"),
-        (Items([(X[0], 0.5)]), "label of item 0 is torch.float"),
+        (Items([(X[0], 0.5)]), "labels are torch.float64; give integer class numbers"),
     ],
 )
 def test_wrong_data_says_what_is_wrong(train: object, message: str):

@@ -84,7 +84,7 @@ def test_items_of_a_map_style_dataset_are_checked_at_load() -> None:
 
 def test_a_label_of_an_item_that_is_not_finite_is_named() -> None:
     items = [(torch.zeros(4), 0), (torch.zeros(4), 1), (torch.zeros(4), float("nan"))]
-    with pytest.raises(ConfigError, match="label of item 2 is nan; give an integer"):
+    with pytest.raises(ConfigError, match="label of item 2 is NaN or infinite"):
         as_dataset(items, (torch.zeros(3, 4), torch.arange(3)))
 
 

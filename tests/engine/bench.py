@@ -19,6 +19,8 @@ from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.preprocess.plan import PlanSettings
+from fedoptima.tasks.ready import CLASSIFICATION
+from fedoptima.tasks.task import Task
 
 SEED = 5
 RATE = 0.1
@@ -57,12 +59,14 @@ class Bench:
         devices: Sequence[str] = ("d",),
         compute: str = "cpu",
         precision: Precision = "float32",
+        task: Task = CLASSIFICATION,
     ) -> None:
-        dataset = as_dataset(data, data).to(compute)
+        dataset = as_dataset(data, data, task=task).to(compute)
         planning = PlanSettings(
             training=training,
             batch_size=batch,
             classes=dataset.classes,
+            places=dataset.output.places,
             seed=SEED,
             auxiliary=auxiliary,
             split=None if training is ServerTraining.NONE else 1,

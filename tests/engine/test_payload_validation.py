@@ -25,6 +25,7 @@ from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payload_validation import Values
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
+from fedoptima.tasks.ready import dense
 from tests.engine.bench import Bench, dense_model, payload, samples
 
 NOTHING = Payload(PayloadId("x"), 0)
@@ -342,3 +343,43 @@ def test_on_a_gpu_the_answer_is_the_same_whenever_it_is_asked_for() -> None:
     assert looked_at[0].range("activations.0") == (1, 1)
     assert looked_at[0].range("labels") == (0, 6)
     assert not looked_at[1].are_finite("activations.0")
+
+
+# ---- labels of other tasks -----------------------------------------------------------------------
+
+
+def pixel_bench() -> Bench:
+    """Labels of 2 x 2 pixels, of which some are ignored."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 3, 1))
+    inputs, labels = torch.randn(20, 1, 2, 2), torch.randint(3, (20, 2, 2))
+    labels[:, 0, 0] = -100
+    return Bench(model, (inputs, labels), task=dense())
+
+
+def pixel_batch(**changes: Tensor) -> ActivationBatch:
+    labels = torch.zeros(7, 2, 2, dtype=torch.int64)
+    labels[0, 0, 0] = -100
+    tensors = {"activations.0": torch.zeros(7, 4, 2, 2), "labels": labels}
+    return ActivationBatch(0, payload(**{**tensors, **changes}))
+
+
+def test_labels_of_pixels_are_admitted_and_trained_on() -> None:
+    bench = pixel_bench()
+    message = pixel_batch()
+    bench.server.admit(message, bench.server.inspect(message))
+    bench.server.admit(message)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.zeros(7, dtype=torch.int64), r"not \(7, 2, 2\)"),
+        (torch.zeros(7, 2, 2), r"not \(7, 2, 2\) torch\.int64"),
+        (torch.full((7, 2, 2), 3), "labels from 3 to 3 for 3 classes"),
+        (torch.full((7, 2, 2), -5), "labels from -5 to -5 for 3 classes"),
+    ],
+)
+def test_labels_that_are_not_those_of_the_task_are_refused(labels: Tensor, message: str) -> None:
+    bench = pixel_bench()
+    with pytest.raises(ProtocolViolation, match=message):
+        bench.server.admit(pixel_batch(labels=labels))

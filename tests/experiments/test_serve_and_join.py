@@ -112,6 +112,30 @@ def test_a_run_is_stopped_and_paused_from_outside(tmp_path: Path) -> None:
     assert fedoptima.replay(out, allow_modules=["tests"]).identical
 
 
+def test_labels_of_pixels_and_a_metric_of_the_users_own_cross_the_network(tmp_path: Path) -> None:
+    home = "tests.experiments.pixels"
+    recipe = tiny_recipe(
+        "fedoptima",
+        model={"name": f"{home}:model"},
+        data={
+            "name": f"{home}:data",
+            "partition": {"kind": "iid"},
+            "device_validation": 0.25,
+        },
+        task=f"{home}:task",
+        stop={"epochs": 2.0, "metric": "bright", "target": 2.0},
+    )
+    serving = Serving(recipe=recipe, out=tmp_path / "run", listen="127.0.0.1:0")
+    serving.join_all(tmp_path / "states")
+    result = serving.work.answer()
+    assert isinstance(result, fedoptima.Result)
+    assert result.server_samples > 0
+    assert 0 <= result.metrics["bright"] <= 1
+    assert result.metrics["accuracy"] > 0.3
+    assert set(result.device_metrics) == set(NAMES)
+    assert fedoptima.replay(tmp_path / "run", allow_modules=["tests"]).identical
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fedoptima.core.effects import Evaluate
 from fedoptima.core.events import Evaluated, JobDone
 from fedoptima.core.jobs import PlanRun
-from fedoptima.core.types import SERVER
+from fedoptima.core.stopping import OF_DEVICE
+from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
+
+USUAL = ("accuracy", "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,26 @@ class Point:
     server_samples: int
     accuracy: float | None
     loss: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)  # all of them, by name
+
+    @property
+    def others(self) -> dict[str, float]:
+        """Besides accuracy and loss."""
+        return {
+            name: value
+            for name, value in self.metrics.items()
+            if name not in USUAL and OF_DEVICE not in name
+        }
+
+    @property
+    def devices(self) -> dict[NodeId, dict[str, float]]:
+        """Figures of each device on its own held-out data."""
+        found: dict[NodeId, dict[str, float]] = {}
+        for name, value in self.metrics.items():
+            figure, sign, device = name.partition(OF_DEVICE)
+            if sign:
+                found.setdefault(NodeId(device), {})[figure] = value
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +111,22 @@ class CourseAccount:
                 self.server_samples,
                 metrics.get("accuracy"),
                 metrics.get("loss"),
+                metrics,
             )
         )
+
+
+def other_metrics(points: Iterable[Point]) -> list[str]:
+    """The names of the metrics besides accuracy and loss, in the order of the task."""
+    return list(dict.fromkeys(name for point in points for name in point.others))
+
+
+def shown_metrics(points: Sequence[Point]) -> list[str]:
+    """Those that are drawn beside the accuracy; where there is none, the loss is."""
+    others = other_metrics(points)
+    losses = any(point.loss is not None for point in points)
+    accuracies = any(point.accuracy is not None for point in points)
+    return ["loss", *others] if losses and not accuracies else others
 
 
 def throughput(device_samples: int, server_samples: int, seconds: float) -> Throughput:

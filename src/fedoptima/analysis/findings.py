@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fedoptima.analysis.curve import shown_metrics
 from fedoptima.analysis.formatting import brief, counted, duration, listed, megabytes, percent
 from fedoptima.analysis.influence import influence_warnings
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
+from fedoptima.core.text import cut
 from fedoptima.core.types import NodeId
 
 WORTH_SAYING = 0.05  # of a node's time; less idle time than this is no limit
@@ -37,6 +39,10 @@ def outcome(view: RunView) -> Iterator[str]:
         how += f", accuracy {percent(accuracies[-1])}"
         if max(accuracies) > accuracies[-1]:
             how += f" (best {percent(max(accuracies))})"
+    if summary.curve:
+        last = summary.curve[-1].metrics
+        shown = [name for name in shown_metrics(summary.curve) if name in last]
+        how += "".join(f", {cut(name)} {last[name]:.4g}" for name in shown)
     yield f"{view.method or 'The run'}: {how}."
     if view.description.dry:
         yield "This was a dry run: only the timing was simulated, nothing was trained."

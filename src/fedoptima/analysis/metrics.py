@@ -103,6 +103,13 @@ def _course(summary: Summary) -> Iterator[Metric]:
             "loss": ("Loss at the last evaluation.", last.loss),
         }
     )
+    if last.others:
+        yield Metric(
+            "fedoptima_metric",
+            "The task's other metrics at the last evaluation.",
+            ("metric",),
+            {(name,): value for name, value in last.others.items()},
+        )
     yield Metric(
         "fedoptima_samples_total",
         "Samples trained on, by each side.",
@@ -201,6 +208,7 @@ def evaluations(curve: Sequence[Point]) -> Iterator[dict[str, float]]:
             "versions": float(point.version),
             "throughput/device_samples_per_second": speed.device,
             "throughput/server_samples_per_second": speed.server,
+            **point.others,
         }
         yield {name: value for name, value in figures.items() if value is not None}
 

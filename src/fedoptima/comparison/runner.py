@@ -21,10 +21,10 @@ from fedoptima.comparison.spec import Methods, describe
 from fedoptima.config.schema import Recipe
 from fedoptima.data.dataset import Dataset
 from fedoptima.display.wording import speaks_python
-from fedoptima.engine.evaluation import Loss
 from fedoptima.experiments.given import Given, given_data, given_methods
 from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.named_code import allow
+from fedoptima.tasks.task import Loss, Task
 from fedoptima.trace.plain_files import refuse_links
 
 
@@ -47,6 +47,7 @@ def compare(
     device: str | None = None,
     threads: int | None = None,
     workers: int | Literal["auto"] | None = None,
+    task: Task | str | Options | None = None,
     loss: Loss | None = None,
     jobs: int | None = None,
     on: On = "processes",
@@ -90,6 +91,7 @@ def compare(
         device: As in `simulate`.
         threads: As in `simulate`.
         workers: As in `simulate`, of each run; 1 by default, because runs use all cores already.
+        task: As in `simulate`.
         loss: As in `simulate`.
         jobs: Runs at a time; by default one per core. Results do not depend on it.
         on: `"processes"`, or `"ray"` (or a `RayShare`) for a Ray cluster.
@@ -136,6 +138,7 @@ def compare(
         device=device,
         threads=threads,
         workers=workers,
+        task=task,
         loss=loss,
     )
     given = replace(given, methods=given_methods(methods))

@@ -17,10 +17,10 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset
 from fedoptima.display.wording import speaks_python
-from fedoptima.engine.evaluation import Loss
 from fedoptima.experiments.given import given_methods
 from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.methods.registry import Builder
+from fedoptima.tasks.task import Loss, Task
 
 
 @speaks_python(RESUME)
@@ -44,6 +44,7 @@ def sweep(
     device: str | None = None,
     threads: int | None = None,
     workers: int | Literal["auto"] | None = None,
+    task: Task | str | Options | None = None,
     loss: Loss | None = None,
     jobs: int | None = None,
     on: On = "processes",
@@ -79,6 +80,7 @@ def sweep(
         device: As in `simulate`.
         threads: As in `simulate`.
         workers: As in `compare`.
+        task: As in `simulate`.
         loss: As in `simulate`.
         jobs: As in `compare`.
         on: As in `compare`.
@@ -123,6 +125,7 @@ def sweep(
         device=device,
         threads=threads,
         workers=workers,
+        task=task,
         loss=loss,
     )
     if not vary:

@@ -82,6 +82,21 @@ class MethodConfig(Named):
     )
 
 
+def _as_table(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class TaskConfig(Named):
+    """What is learned; its options stand beside the name ([tasks](tasks.md))."""
+
+    name: str = Field(
+        default="classification",
+        description="classification, multi-label, regression, token-level or dense; or your own as "
+        "'package.module:function', which returns a `fedoptima.Task`.",
+        examples=["regression"],
+    )
+
+
 class PartitionConfig(Strict):
     """How the training data are divided among the devices."""
 
@@ -160,6 +175,14 @@ class DataConfig(Named):
         description="What the model is evaluated on during the run: the test set, or a share of "
         "the training data that is held out.",
         examples=[0.1],
+    )
+    device_validation: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Share of each device's samples that it does not train on: every evaluation "
+        "also measures the model on each device's own.",
+        examples=[0.2],
     )
     augment: bool = Field(
         default=True, description="Flip and crop images as is usual for the data set."
@@ -257,6 +280,11 @@ class Recipe(Strict):
         examples=[{"name": "vgg5"}],
     )
     data: DataConfig = Field(description="What it is trained on.", examples=[{"name": "digits"}])
+    task: Annotated[TaskConfig, BeforeValidator(_as_table)] = Field(
+        default=TaskConfig(),
+        description="What is learned of it: its name, or a table with its options.",
+        examples=[{"name": "regression"}],
+    )
     fleet: FleetConfig | None = Field(
         default=None,
         description="Server and devices; needed in simulation.",
@@ -284,8 +312,9 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _schedule_has_a_budget(self) -> Recipe:
-        schedule, stop = self.training.schedule, self.stop
-        moves = schedule.kind != "constant" or schedule.warmup > 0
+        training, stop = self.training, self.stop
+        own = (training.device.schedule, training.server.schedule)
+        moves = any(schedule.moves for schedule in (training.schedule, *own) if schedule)
         if moves and stop.only_accuracy:
             raise ValueError(
                 "training.schedule follows the share of the budget that is spent, but there is "

@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from fedoptima.config.fleet import Positive, Strict
 
 Precision = Literal["float32", "tf32", "bf16"]
+GIVEN = "custom"  # stands for a function that was given in Python
+
+
+class ScheduleConfig(Strict):
+    """The learning rate as a share of its setting, over the progress of the whole run."""
+
+    kind: str = Field(
+        default="constant",
+        description="How it falls over the budget of `stop`: constant, cosine or linear; or your "
+        "own as 'package.module:function', from the share that is spent to a factor.",
+        examples=["cosine"],
+    )
+    warmup: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the run in which the rate rises first."
+    )
+    floor: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the rate that is left at the end."
+    )
+
+    @model_validator(mode="after")
+    def _known(self) -> ScheduleConfig:
+        own = ":" in self.kind or self.kind == GIVEN
+        if not own and self.kind not in ("constant", "cosine", "linear"):
+            raise ValueError(
+                f"kind = {self.kind!r}: must be 'constant', 'cosine' or 'linear', or your own as "
+                "'package.module:function'"
+            )
+        if own and (self.warmup or self.floor):
+            raise ValueError("warmup and floor do not belong to a schedule of your own")
+        return self
+
+    @property
+    def moves(self) -> bool:
+        return self.kind != "constant" or self.warmup > 0
 
 
 class OptimizerConfig(Strict):
     """How weights change with a gradient; devices and server each have their own."""
 
-    name: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="The optimiser.")
+    name: str = Field(
+        default="sgd",
+        min_length=1,
+        description="sgd, adam, adamw; any other class of torch.optim, as 'RMSprop'; or your own "
+        "as 'package.module:function', called with the parameters, lr and the options.",
+        examples=["adamw"],
+    )
     learning_rate: Positive = Field(default=0.01, description="Before the schedule's factor.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd: momentum.")
     nesterov: bool = Field(default=False, description="sgd: Nesterov's momentum.")
@@ -30,6 +70,17 @@ class OptimizerConfig(Strict):
         "owner.",
     )
 
+    options: dict[str, Any] = Field(
+        default={},
+        description="Further arguments of the optimiser, by name.",
+        examples=[{"betas": [0.9, 0.95]}],
+    )
+    schedule: ScheduleConfig | None = Field(
+        default=None,
+        description="Of this learning rate; unset: as `training.schedule` says.",
+        examples=[{"kind": "cosine"}],
+    )
+
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> OptimizerConfig:
         if self.nesterov and self.name == "sgd" and not self.momentum:
@@ -37,20 +88,6 @@ class OptimizerConfig(Strict):
                 "nesterov = true needs momentum above 0; set momentum = 0.9, or nesterov = false"
             )
         return self
-
-
-class ScheduleConfig(Strict):
-    """The learning rate as a share of its setting, over the progress of the whole run."""
-
-    kind: Literal["constant", "cosine", "linear"] = Field(
-        default="constant", description="How it falls over the budget of `stop`."
-    )
-    warmup: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of the run in which the rate rises first."
-    )
-    floor: float = Field(
-        default=0.0, ge=0, le=1, description="Share of the rate that is left at the end."
-    )
 
 
 class TrainingConfig(Strict):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fedoptima.core.errors import ConfigError
 
-ACCURACY = "accuracy"
+ACCURACY, LOSS = "accuracy", "loss"
+# Metrics of which less is better, unless a rule says otherwise.
+FALLING = frozenset({LOSS, "mae", "mse", "rmse", "error", "perplexity"})
+OF_DEVICE = "@"  # in the name of a metric, before the device on whose own data it was measured
 
 
-def _key(description: str, example: float) -> Any:
+def _key(description: str, example: float | str) -> Any:
     """Of a recipe, with what its reference says about it."""
     return field(default=None, metadata={"description": description, "examples": [example]})
 
@@ -24,14 +28,32 @@ class StopRule:
     epochs: float | None = _key("Passes over all devices' data.", 10.0)
     hours: float | None = _key("Of training: virtual in simulation, real in deployment.", 2.0)
     target_accuracy: float | None = _key("Validation accuracy to reach: 0.8 is 80 %.", 0.8)
-    patience: float | None = _key("Epochs without a better validation accuracy.", 10.0)
+    patience: float | None = _key("Epochs without a better value of the metric.", 10.0)
+    metric: str | None = _key(
+        "The metric that target and patience watch; unset: accuracy, or the loss if the task has "
+        "no accuracy.",
+        "f1",
+    )
+    target: float | None = _key("A value of the metric to reach.", 0.7)
+    direction: Literal["max", "min"] | None = _key(
+        "Is more of the metric better, or less? Unset: less of the loss and of errors (mae, mse, "
+        "rmse), more of all others.",
+        "max",
+    )
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in self.__slots__}
-        if all(value is None for value in given.values()):
+        given = {name: getattr(self, name) for name in _POSITIVE}
+        if all(value is None for value in (*given.values(), self.target)):
             raise ConfigError(
-                "nothing stops this run: give rounds, epochs, hours, target_accuracy or patience"
+                "nothing stops this run: give rounds, epochs, hours, target_accuracy, target or "
+                "patience"
             )
+        if self.target is not None and not math.isfinite(self.target):
+            raise ConfigError(f"stop.target = {self.target:g}: must be finite")
+        if self.target is not None and self.target_accuracy is not None:
+            raise ConfigError("stop: give either target_accuracy or target with metric, not both")
+        if self.direction not in (None, "max", "min"):
+            raise ConfigError(f"stop.direction = {self.direction!r}: must be 'max' or 'min'")
         for name, value in given.items():
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"stop.{name} = {value:g}: must be greater than 0 and finite")
@@ -50,6 +72,18 @@ class StopRule:
         """A run without tensors has no accuracy, so these rules alone would never stop it."""
         return self.rounds is None and self.epochs is None and self.hours is None
 
+    def watched(self, metrics: Mapping[str, float]) -> str | None:
+        """Which of these metrics target and patience go by."""
+        wanted = (self.metric,) if self.metric is not None else (ACCURACY, LOSS)
+        return next((name for name in wanted if name in metrics), None)
+
+    def falls(self, name: str) -> bool:
+        """Is less of this metric better?"""
+        own = name.partition(OF_DEVICE)[0]
+        for prefix in ("devices_mean_", "devices_worst_"):
+            own = own.removeprefix(prefix)
+        return own in FALLING if self.direction is None else self.direction == "min"
+
     def progress(self, *, rounds: int, epochs: float, seconds: float) -> float:
         """The share of the budget that is spent; learning-rate schedules follow it."""
         spent = 0.0
@@ -62,8 +96,11 @@ class StopRule:
         return min(spent, 1.0)
 
 
+_POSITIVE = ("rounds", "epochs", "hours", "target_accuracy", "patience")
+
+
 class Stopper:
-    """Applies a `StopRule`; remembers the best accuracy and when it was reached."""
+    """Applies a `StopRule`; remembers the metric's best value and when it was reached."""
 
     def __init__(self, rule: StopRule) -> None:
         self.rule = rule
@@ -85,17 +122,20 @@ class Stopper:
 
     def evaluated(self, metrics: dict[str, float], *, epochs: float) -> str | None:
         """The reason to stop, if these metrics give one."""
-        accuracy = metrics.get(ACCURACY)
-        if accuracy is None:
-            return None
-        if self.best is None or accuracy > self.best:
-            self.best, self.best_epoch = accuracy, epochs
         rule = self.rule
+        accuracy, name = metrics.get(ACCURACY, -math.inf), rule.watched(metrics)
         if rule.target_accuracy is not None and accuracy >= rule.target_accuracy:
             return f"accuracy {accuracy:.4f} reached the target {rule.target_accuracy:g}"
+        if name is None:
+            return None
+        value, falls = metrics[name], rule.falls(name)
+        if self.best is None or (value < self.best if falls else value > self.best):
+            self.best, self.best_epoch = value, epochs
+        if rule.target is not None and (value <= rule.target if falls else value >= rule.target):
+            return f"{name} {value:.4f} reached the target {rule.target:g}"
         if rule.patience is not None and epochs - self.best_epoch >= rule.patience:
             return (
-                f"converged: accuracy has not improved on {self.best:.4f} "
+                f"converged: {name} has not improved on {self.best:.4f} "
                 f"for {rule.patience:g} epochs"
             )
         return None

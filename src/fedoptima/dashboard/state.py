@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from fedoptima.analysis.curve import shown_metrics
 from fedoptima.analysis.fleet import DeviceFacts, DeviceState
 from fedoptima.analysis.formatting import roughly
 from fedoptima.analysis.summary import Summary
@@ -147,6 +148,10 @@ def _curve(summary: Summary) -> dict[str, object]:
         "epochs": [number(point.epochs) for point in points],
         "accuracy": [number(point.accuracy) for point in points],
         "loss": [number(point.loss) for point in points],
+        "metrics": {
+            cut(name): [number(point.metrics.get(name)) for point in points]
+            for name in shown_metrics(summary.curve)
+        },
     }
 
 

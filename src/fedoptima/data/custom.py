@@ -30,9 +30,12 @@ from fedoptima.data.dataset import (
     token_ids,
 )
 from fedoptima.data.items import read_all, survey
+from fedoptima.data.reading import as_read
 from fedoptima.data.rows import Choice, columns_of, is_dataset_dict, known_classes
 from fedoptima.data.sources import WAYS, chained, opened
 from fedoptima.models.activation import map_tensors
+from fedoptima.tasks.ready import CLASSIFICATION
+from fedoptima.tasks.task import Task
 
 _USUAL = Choice()
 _TEST_PARTS = ("test", "validation")  # of a DatasetDict: the first that is there
@@ -50,6 +53,7 @@ def as_dataset(
     choice: Choice = _USUAL,
     columns: Mapping[str, Sequence[object]] | None = None,
     train_only: bool = False,
+    task: Task = CLASSIFICATION,
 ) -> Dataset:
     """A checked Dataset of the user's training and test data; a Dataset is returned unchanged.
 
@@ -65,14 +69,15 @@ def as_dataset(
             raise ConfigError(
                 f"data set {train.name!r} has its own test part; leave out the test argument"
             )
-        return train.check(train_only=train_only)
+        return train.for_task(task).check(train_only=train_only)
     if is_dataset_dict(train):
         train, test = _parts(train, test, name)
     if test is None and not train_only:
         raise ConfigError(f"{name}: no test data; {WAYS} as test too")
     parts = _by_device(train, name)
     opened_parts = {
-        device: opened(part, _where(name, device), choice) for device, part in parts.items()
+        device: opened(as_read(part, task.read), _where(name, device), choice)
+        for device, part in parts.items()
     }
     whole = opened_parts[""] if "" in parts else chained(opened_parts)
     train_split = _samples(whole, f"{name}, train", cache=cache, choice=choice)
@@ -80,10 +85,12 @@ def as_dataset(
         nothing = map_tensors(train_split.example, lambda tensor: tensor[:0])
         test_split = Split(nothing, train_split.labels[:0])
     else:
-        where = f"{name}, test"
-        test_split = _samples(opened(test, where, choice), where, cache=True, choice=choice).read()
+        where, data = f"{name}, test", as_read(test, task.read)
+        test_split = _samples(opened(data, where, choice), where, cache=True, choice=choice).read()
+    train_split = train_split.with_labels(_labels(train_split, task, f"{name}, train"))
+    test_split = test_split.with_labels(_labels(test_split, task, f"{name}, test"))
     if classes is None:
-        classes = _classes((*parts.values(), test), (train_split, test_split), choice)
+        classes = _classes((*parts.values(), test), (train_split, test_split), choice, task)
     kind, facts, usual_prepare = _describe(train_split, test_split, classes)
     known = Columns.of(dict(columns), len(train_split)) if columns is not None else None
     return Dataset(
@@ -96,6 +103,7 @@ def as_dataset(
         prepare=prepare or usual_prepare,
         augment=augment,
         columns=known or _columns(parts, opened_parts),
+        task=task,
     ).check(train_only=train_only)
 
 
@@ -128,11 +136,11 @@ def _where(name: str, device: str) -> str:
     return f"{name}, train" if not device else f"{name}, train of {device!r}"
 
 
-def _classes(given: Sequence[object], splits: Sequence[Samples], choice: Choice) -> int:
+def _classes(given: Sequence[object], splits: Sequence[Samples], choice: Choice, task: Task) -> int:
     """As many as a label column has names for, or as the labels show."""
     data = [each.dataset if isinstance(each, DataLoader) else each for each in given]
     named = max((known_classes(each, choice) or 0 for each in data), default=0)
-    shown = (int(split.labels.max()) + 1 for split in splits if len(split))
+    shown = (task.classes_in(split.labels) for split in splits if len(split))
     return max(named, *shown)
 
 
@@ -151,6 +159,10 @@ def _samples(data: Split | Any, where: str, *, cache: bool, choice: Choice) -> S
     # Nothing in a list is left to chance.
     read = read_all if cache or type(data) is list else survey
     return read(data, where, choice)
+
+
+def _labels(samples: Samples, task: Task, where: str) -> Tensor:
+    return task.as_labels(samples.labels, f"{where}: labels are")
 
 
 def _describe(train: Samples, test: Split, classes: int) -> tuple[Kind, dict[str, int], Prepare]:

@@ -17,9 +17,13 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.columns import Columns
-from fedoptima.data.finite import check_inputs, rows_in_words
+from fedoptima.data.finite import check_inputs
 from fedoptima.data.vocabulary import Vocabulary
 from fedoptima.models.activation import Inputs, map_tensors, tensors_of
+from fedoptima.tasks.labels import LabelRule
+from fedoptima.tasks.output import Output
+from fedoptima.tasks.ready import CLASSIFICATION
+from fedoptima.tasks.task import Task
 
 Kind = Literal["image", "text", "custom"]
 Prepare = Callable[[Any], Any]  # inputs to inputs
@@ -73,6 +77,8 @@ class Samples(Protocol):
     def take(self, rows: Tensor) -> Samples: ...
 
     def to(self, device: torch.device | str) -> Samples: ...
+
+    def with_labels(self, labels: Tensor) -> Samples: ...
 
     def with_workers(self, count: int) -> Samples: ...
 
@@ -128,6 +134,9 @@ class Split:
         inputs = map_tensors(self.inputs, lambda tensor: tensor.to(device))
         return Split(inputs, self.labels.to(device))
 
+    def with_labels(self, labels: Tensor) -> Split:
+        return Split(self.inputs, labels)
+
     def with_workers(self, count: int) -> Split:
         return self  # there is nothing to draw
 
@@ -149,13 +158,14 @@ class Dataset:
     kind: Kind
     train: Samples
     test: Split
-    classes: int
+    classes: int  # or numbers: what a model has to predict for a sample, or each place in it
     facts: Mapping[str, int]  # what a model's builder needs to know about the data
     prepare: Prepare  # raw batch -> what the model takes
     augment: Augment | None = None  # of raw batches; training only
     vocabulary: Vocabulary | None = None  # text: which word an id stands for
     columns: Columns | None = None  # of the training samples, for a partition by column
     class_names: tuple[str, ...] = ()  # in the order of their numbers, where they are known
+    task: Task = CLASSIFICATION  # what is learned of it
 
     def to(self, device: torch.device | str) -> Dataset:
         """The same data with its tensors on ``device``, so that no batch is copied there later."""
@@ -169,6 +179,39 @@ class Dataset:
         """The same, with processes that draw training samples; none for samples in memory."""
         return replace(self, train=self.train.with_workers(count))
 
+    def for_task(self, task: Task) -> Dataset:
+        """The same, to learn this of it."""
+        if task is self.task:
+            return self
+        train, test = (
+            task.as_labels(part.labels, f"data set {self.name!r}: labels are")
+            for part in (self.train, self.test)
+        )
+        classes = self.classes
+        if task.size is not None or train.dtype != self.train.labels.dtype:
+            classes = task.classes_in(train)
+        changed = replace(
+            self,
+            train=self.train.with_labels(train),
+            test=self.test.with_labels(test),
+            classes=classes,
+            facts={**self.facts, "classes": classes},
+            task=task,
+        )
+        for part in (train, test):
+            if len(part):
+                task.check_labels(part, classes, f"data set {self.name!r}")
+        return changed
+
+    @property
+    def output(self) -> Output:
+        """What a model has to predict for a sample."""
+        return self.task.output(self.train.labels, self.classes)
+
+    @property
+    def label_rule(self) -> LabelRule:
+        return self.task.rule(self.train.labels, self.classes)
+
     def check(self, *, train_only: bool = False) -> Dataset:
         """Returns itself if every sample is valid; called once, where data enters the program.
 
@@ -181,25 +224,19 @@ class Dataset:
             where = f"data set {self.name!r}, {part} part"
             if isinstance(split, Split):
                 _check_lengths(split, where)
-            if split.labels.dtype != torch.int64 or split.labels.dim() != 1:
-                raise ConfigError(
-                    f"{where}: labels are {tuple(split.labels.shape)} {split.labels.dtype}; "
-                    "give one integer class number for each sample"
-                )
             if not len(split):
                 raise ConfigError(f"{where}: is empty; give at least one sample")
-            low, high = int(split.labels.min()), int(split.labels.max())
-            if low < 0 or high >= self.classes:
-                outside = (split.labels < 0) | (split.labels >= self.classes)
-                raise ConfigError(
-                    f"{where}: labels run from {low} to {high}, but {self.classes} classes are "
-                    f"numbered 0 to {self.classes - 1}; renumber the labels or set classes (see "
-                    f"{rows_in_words(outside.nonzero().flatten().tolist())})"
-                )
+            self.task.check_labels(split.labels, self.classes, where)
             if isinstance(split, Split):
                 for tensor in tensors_of(split.inputs):
                     check_inputs(tensor, where)
         trained, tested = _sample_shapes(self.train.example), _sample_shapes(self.test.example)
+        if self.train.labels.shape[1:] != self.test.labels.shape[1:]:
+            raise ConfigError(
+                f"data set {self.name!r}: labels of training samples have shape "
+                f"{tuple(self.train.labels.shape[1:])}, of test samples "
+                f"{tuple(self.test.labels.shape[1:])}; both must be the same"
+            )
         if trained != tested:
             raise ConfigError(
                 f"data set {self.name!r}: training samples have shape {_in_words(trained)}, test "

@@ -23,7 +23,7 @@ from fedoptima.core.seeding import derive
 from fedoptima.data.dataset import Split
 from fedoptima.data.finite import check_inputs, rows_in_words, rows_not_finite
 from fedoptima.data.rows import Choice
-from fedoptima.data.tensors import as_class_number, as_sample, joined
+from fedoptima.data.tensors import as_label, as_sample, joined
 from fedoptima.data.workers import Workers
 from fedoptima.models.activation import Inputs, map_tensors, shapes_in_words, tensors_of
 
@@ -55,10 +55,16 @@ class Source:
             yield from self._alike(self._numbered())
 
     def _alike(self, items: Iterable[tuple[int, Drawn]]) -> Iterator[Drawn]:
-        first = ""
+        first, labelled = "", torch.Size()
         for number, (x, y) in items:
             words = shapes_in_words(x)
-            first = first or words
+            if not first:
+                first, labelled = words, y.shape
+            if y.shape != labelled:
+                raise ConfigError(
+                    f"{self.where}: the label of item {number} has shape {tuple(y.shape)}, those "
+                    f"before it have {tuple(labelled)}; all must be alike"
+                )
             if words != first:
                 raise ConfigError(
                     f"{self.where}: item {number} is {words}, the items before it are {first}; "
@@ -103,7 +109,7 @@ class Source:
             item = self.choice.pair(item, where)
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ConfigError(f"{where} is {type(item).__name__}, not a pair (x, y)")
-        label = as_class_number(item[1], f"{self.where}: the label of item {number}")
+        label = as_label(item[1], f"{self.where}: the label of item {number}")
         return as_sample(item[0], where), label
 
 
@@ -154,13 +160,16 @@ class Items:
     def to(self, device: torch.device | str) -> Items:
         return replace(self, device=torch.device(device))
 
+    def with_labels(self, labels: Tensor) -> Items:
+        return replace(self, labels=labels)
+
     def with_workers(self, count: int) -> Items:
         return replace(self, workers=Workers(count, self.source) if count else None)
 
     def read(self) -> Split:
         """All of it in memory, each item as it is drawn at load."""
-        inputs, labels = self.source.batch(self.numbers.tolist(), _at_load(self.numbers.tolist()))
-        return Split(inputs, labels).to(self.device)
+        inputs, _ = self.source.batch(self.numbers.tolist(), _at_load(self.numbers.tolist()))
+        return Split(inputs, self.labels).to(self.device)
 
     def order(self, rows: Tensor, *, seed: int, epoch: int) -> Callable[[], Drawn]:
         """The drawing of a batch; workers begin it at once, otherwise it begins when called."""
@@ -192,15 +201,19 @@ class Items:
                 f"{where}: inputs are NaN or infinite in {rows_in_words([numbers[i] for i in bad])}"
                 " as drawn now; look at the dataset's transforms"
             )
-        changed = (labels != known).nonzero().flatten().tolist()
+        changed = (labels != known).reshape(len(known), -1).any(1).nonzero().flatten().tolist()
         if changed:
             at = changed[0]
             raise ConfigError(
-                f"{where}: the label of item {numbers[at]} is {int(labels[at])}, and was "
-                f"{int(known[at])} when the data were loaded; a label must not change by chance"
+                f"{where}: the label of item {numbers[at]} is {_words(labels[at])}, and was "
+                f"{_words(known[at])} when the data were loaded; a label must not change by chance"
             )
         there = map_tensors(inputs, lambda tensor: tensor.to(self.device))
-        return there, labels.to(self.device)
+        return there, known.to(self.device)  # in the task's own format
+
+
+def _words(label: Tensor) -> str:
+    return f"{label.item():g}" if label.numel() == 1 else f"{label.tolist()!r:.40}"
 
 
 def survey(data: Any, where: str, choice: Choice = _USUAL) -> Items:

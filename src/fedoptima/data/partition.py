@@ -167,7 +167,8 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Split]
     It keeps the test set untouched. The paper describes no validation set; its recipes validate on
     the test set.
 
-    Stratified: ``share`` of every class, rounded, but never all of a class.
+    Stratified: ``share`` of every class, rounded, but never all of a class. Where samples have no
+    class, ``share`` of all.
     """
     if not 0 < share < 1:
         raise ConfigError(
@@ -175,6 +176,8 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Split]
             'or "test" to validate on the test set'
         )
     labels = dataset.train.labels.cpu()
+    if labels.is_floating_point() or labels.dim() > 1:  # no classes to keep in proportion
+        labels = torch.zeros(len(labels), dtype=torch.int64)
     held = stratified(labels, share, seed)
     if not held.any():
         raise ConfigError(

@@ -165,7 +165,12 @@ def load_dataset(
             f"{did_you_mean(name, {**DATASETS, **OWN_FILES})}; there are "
             f"{', '.join((*DATASETS, *OWN_FILES))}, or give 'package.module:function' for your own"
         )
-    return DATASETS[name.replace("-", "_")].load(directory, options, progress).check()
+    return (
+        DATASETS[name.replace("-", "_")]
+        .load(directory, options, progress)
+        .check()
+        .for_task(use.task)
+    )
 
 
 def load_or_stand_in(
@@ -183,7 +188,7 @@ def load_or_stand_in(
     if assumed is None:
         return load_dataset(name, code, use, directory=directory, progress=progress, **options)
     LOG.warning(assumed)
-    return DATASETS[name.replace("-", "_")].stand_in(options).check()
+    return DATASETS[name.replace("-", "_")].stand_in(options).check().for_task(use.task)
 
 
 def assumption(name: str, directory: str | Path | None) -> str | None:
@@ -204,7 +209,8 @@ def _made_by(function: Code, path: str, options: Mapping[str, object], use: Use)
         train, test = result, None
     choice = Choice(besides=(use.column,) if use.column is not None else ())
     if isinstance(train, Dataset) or test is not None or use.train_only or is_dataset_dict(train):
-        return as_dataset(train, test, name=path, choice=choice, train_only=use.train_only)
+        only, task = use.train_only, use.task
+        return as_dataset(train, test, name=path, choice=choice, train_only=only, task=task)
     raise ConfigError(
         f"data.name = {path!r}: returned {type(result).__name__}, without test data; return "
         "(train, test), or a Dataset (only a device may have training data alone)"

@@ -1,4 +1,4 @@
-"""Conversions of the user's values: float64 becomes float32, class numbers become int64."""
+"""Conversions of the user's values: float64 becomes float32. The task converts labels."""
 
 from __future__ import annotations
 
@@ -70,22 +70,15 @@ def as_labels(value: object, where: str) -> Tensor:
             f"{where}: labels are NaN or infinite in {rows_in_words(bad)}; correct or leave out "
             "these samples"
         )
-    return _whole(labels, f"{where}: labels are")
+    return labels
 
 
-def as_class_number(value: object, where: str) -> Tensor:
+def as_label(value: object, where: str) -> Tensor:
+    """Of one sample: a number, or several for its positions or pixels."""
     label = as_tensor(value, where)
-    if label.dim() != 0:
-        raise ConfigError(f"{where} has shape {tuple(label.shape)}; give one integer class number")
-    if label.is_floating_point() and not label.isfinite():
-        raise ConfigError(f"{where} is {float(label)}; give an integer class number")
-    return _whole(label, f"{where} is")
-
-
-def _whole(labels: Tensor, what: str) -> Tensor:
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ConfigError(f"{what} {labels.dtype}; give integer class numbers, 0 to classes - 1")
-    return labels.to(torch.int64)
+    if label.is_floating_point() and not label.isfinite().all():
+        raise ConfigError(f"{where} is NaN or infinite; correct or leave out this sample")
+    return label
 
 
 def narrowed(inputs: Tensor) -> Tensor:

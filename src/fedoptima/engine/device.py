@@ -121,9 +121,16 @@ class DeviceEngine:
     # ---- jobs --------------------------------------------------------------------------------
 
     def _prepare(self, plan: str) -> None:
+        workload = self._workload
+
         def made() -> Learner:
-            networks, optimizer = self._workload.networks(plan), self._workload.device_optimizer
-            return Learner(self._node, networks, optimizer, self._workload.schedule)
+            return Learner(
+                self._node,
+                workload.networks(plan),
+                workload.device_optimizer,
+                workload.device_schedule,
+                code=workload.device_code,
+            )
 
         self._part_with_learner()
         self._learner = self._shared.take(plan, self._node, made) if self._shared else made()

@@ -14,7 +14,9 @@ from fedoptima.engine.host_copy import HostCopy
 from fedoptima.engine.losses import Losses
 from fedoptima.engine.network import Network
 from fedoptima.engine.optimizer import (
+    OURS,
     STATE,
+    LearnerCode,
     build_optimizer,
     entries_to_save,
     rate_factor,
@@ -41,6 +43,7 @@ class Learner:
         undoable: bool = False,
         masked: bool | None = None,
         static: bool = False,
+        code: LearnerCode = OURS,
     ) -> None:
         """``undoable``: a step whose loss is not finite, or that `leave_out` names, is undone.
 
@@ -51,6 +54,7 @@ class Learner:
         self._networks = dict(networks)
         self._settings = settings
         self._schedule = schedule
+        self._code = code
         self._own = {prefix: network.leaves() for prefix, network in networks.items()}
         self._parameters: list[Tensor] = list(
             dict.fromkeys(
@@ -69,10 +73,14 @@ class Learner:
         on_gpu = compute.type == "cuda"
         # Only fused optimisers can leave out a step without being told whether, and take a rate
         # that is a tensor.
-        self._masked = undoable and (on_gpu if masked is None else masked)
-        self._fused = self._masked or on_gpu
+        ours = code.build is None
+        self._masked = ours and undoable and (on_gpu if masked is None else masked)
+        self._fused = ours and (self._masked or on_gpu)
         self._static = static
-        self._optimizer = build_optimizer(settings, self._parameters, fused=self._fused)
+        self._optimizer = build_optimizer(
+            settings, self._parameters, fused=self._fused, build=code.build
+        )
+        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         self._tensors: Tensors = {
             prefix + name: self._own[prefix][name]
             for prefix, network in networks.items()
@@ -175,7 +183,8 @@ class Learner:
             parameter.grad = None
 
     def set_progress(self, progress: float) -> None:
-        rate = self._settings.learning_rate * rate_factor(self._schedule, progress)
+        factor = rate_factor(self._schedule, progress, self._code.factor)
+        rate = self._settings.learning_rate * factor
         if rate != self._rate:
             self._rate = rate
             self._set_rate()
@@ -183,8 +192,11 @@ class Learner:
     def _set_rate(self) -> None:
         if self._rate_tensor is not None:
             self._rate_tensor.fill_(self._rate)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._rate if self._rate_tensor is None else self._rate_tensor
+        usual = self._settings.learning_rate
+        for group, own in zip(self._optimizer.param_groups, self._rates, strict=True):
+            # A user's function may give groups rates of their own.
+            rate = self._rate if own == usual else own * (self._rate / usual)
+            group["lr"] = rate if self._rate_tensor is None else self._rate_tensor
 
     def begin(self) -> None:
         """Before the forward passes of a step: keep what they change, in case it is undone."""

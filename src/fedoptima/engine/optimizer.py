@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedoptima.config.training import OptimizerConfig, ScheduleConfig
+from fedoptima.core.errors import ConfigError
 from fedoptima.engine.payloads import Tensors
 
 _PREFIX = "optimizer."  # of the names of its tensors in a checkpoint
@@ -21,8 +24,39 @@ STATE = {
 }
 
 
+BuildOptimizer = Callable[..., object]  # (parameters, lr=..., **options)
+Factor = Callable[[float], float]  # the share of the budget that is spent -> times the rate
+
+
+@dataclass(frozen=True)
+class LearnerCode:
+    """What a recipe names, or a user gives, instead of what is here."""
+
+    build: BuildOptimizer | None = None
+    factor: Factor | None = None
+
+
+OURS = LearnerCode()
+
+
 def build_optimizer(
-    config: OptimizerConfig, parameters: list[Tensor], *, fused: bool = False
+    config: OptimizerConfig,
+    parameters: list[Tensor],
+    *,
+    fused: bool = False,
+    build: BuildOptimizer | None = None,
+) -> torch.optim.Optimizer:
+    """``build``: of the user; it is one of the three known names otherwise."""
+    if build is not None:
+        return _built(build, config, parameters)
+    try:
+        return _ours(config, parameters, fused=fused)
+    except TypeError as error:
+        raise ConfigError(f"optimiser {config.name!r}: {error}") from error
+
+
+def _ours(
+    config: OptimizerConfig, parameters: list[Tensor], *, fused: bool
 ) -> torch.optim.Optimizer:
     if config.name == "sgd":
         return torch.optim.SGD(
@@ -32,21 +66,73 @@ def build_optimizer(
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
             fused=fused or None,
+            **config.options,
         )
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     rate, decay = config.learning_rate, config.weight_decay
     on_gpu = parameters[0].is_cuda  # it counts its steps there then
-    return kind(
-        parameters, rate, weight_decay=decay, fused=fused or None, capturable=fused and on_gpu
-    )
+    how: dict[str, Any] = {"fused": fused or None, "capturable": fused and on_gpu}
+    return kind(parameters, rate, weight_decay=decay, **{**how, **config.options})
 
 
-def rate_factor(schedule: ScheduleConfig, progress: float) -> float:
+def _built(
+    build: BuildOptimizer, config: OptimizerConfig, parameters: list[Tensor]
+) -> torch.optim.Optimizer:
+    options = dict(config.options)
+    if config.weight_decay:
+        options.setdefault("weight_decay", config.weight_decay)
+    called = f"optimiser {config.name!r}"
+    try:
+        made = build(parameters, lr=config.learning_rate, **options)
+    except Exception as error:  # any error in a user's function concerns the user's code
+        given = ", ".join(("lr", *options))
+        raise ConfigError(
+            f"{called}: cannot be made with the parameters and {given} "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ConfigError(
+            f"{called}: returned {type(made).__name__}; it must return a torch.optim.Optimizer"
+        )
+    if isinstance(made, torch.optim.LBFGS | torch.optim.SparseAdam):
+        raise ConfigError(
+            f"{called}: {type(made).__name__} needs more than a gradient for each step; choose "
+            "another one"
+        )
+    return made
+
+
+def known_to_torch(name: str) -> BuildOptimizer | None:
+    """A class of torch.optim by its name, whatever the case."""
+    base = torch.optim.Optimizer
+    classes = (found for found in vars(torch.optim).values() if isinstance(found, type))
+    named = (found for found in classes if found.__name__.lower() == name.lower())
+    return next((found for found in named if issubclass(found, base) and found is not base), None)
+
+
+def own_factor(factor: Factor, progress: float, key: str) -> float:
+    try:
+        value = float(factor(progress))
+    except Exception as error:  # any error in a user's function concerns the user's code
+        raise ConfigError(
+            f"{key}: fails at {progress:g} ({type(error).__name__}: {error})"
+        ) from error
+    if not (math.isfinite(value) and value >= 0):
+        raise ConfigError(
+            f"{key}: gives {value:g} at {progress:g} of the budget; it must give a factor of at "
+            "least 0, such as 1.0"
+        )
+    return value
+
+
+def rate_factor(schedule: ScheduleConfig, progress: float, factor: Factor | None = None) -> float:
     """What the learning rate is multiplied by, when ``progress`` of the run's budget is spent.
 
     It follows global progress, not a node's own steps, so that all nodes have the same rate
     however unequal their speeds are.
     """
+    if factor is not None:
+        return own_factor(factor, progress, f"the schedule {schedule.kind!r}")
     if progress < schedule.warmup:
         # Not from zero: the first updates would have no effect.
         return max(progress / schedule.warmup, 0.01)

@@ -28,6 +28,7 @@ from fedoptima.engine.payloads import (
     unpack,
 )
 from fedoptima.models.activation import tensors_of
+from fedoptima.tasks.labels import LabelRule
 
 # Values allowed: so many times what the plan's own model or example has, and at least as many.
 # Statistics of the data (buffers) may well be far from where they begin, weights are not.
@@ -192,8 +193,10 @@ def check_range(name: str, found: Range, allowed: Range) -> None:
     low, high = found
     if allowed.low <= low and high <= allowed.high:
         return
-    if name == LABELS:
+    if name == LABELS and allowed.low == 0 and allowed.high > 1:
         raise ProtocolViolation(f"labels from {low:g} to {high:g} for {allowed.high + 1:g} classes")
+    if name == LABELS:
+        raise ProtocolViolation(f"labels from {low:g} to {high:g}, outside of {allowed}")
     if math.isnan(low):
         raise NotFinite(_diverged(f"{name} holds NaN"))
     # Not which values: devices with the same fault are then listed together.
@@ -222,26 +225,33 @@ def _diverged(what: str) -> str:
 class ExpectedActivations:
     """What crosses the cut, with its labels. ``example``: some activation of this plan."""
 
-    def __init__(self, example: object, *, batch_size: int, classes: int) -> None:
+    def __init__(self, example: object, *, batch_size: int, labels: LabelRule) -> None:
         self._samples = {
             f"{ACTIVATIONS}{index}": Kind(tensor.shape[1:], tensor.dtype)
             for index, tensor in enumerate(tensors_of(example))
         }
         self._names = {*self._samples, LABELS}
         sample = sum(kind.shape.numel() * kind.dtype.itemsize for kind in self._samples.values())
-        self.nbytes = (sample + torch.int64.itemsize) * batch_size + torch.float64.itemsize
+        self.nbytes = (sample + labels.nbytes) * batch_size + torch.float64.itemsize
         self._batch_size = batch_size
         values = Values(name_activation(example))
         self.ranges = {name: _of_example(values.range(name)) for name in self._samples}
-        self.ranges = {LABELS: Range(0, classes - 1), **self.ranges}
+        self.ranges = {LABELS: Range(labels.low, labels.high), **self.ranges}
+        self._labels = labels
 
     def check(self, batch: ActivationBatch, values: Values | None = None) -> None:
         self.check_form(batch)
         if batch.parts > 1 and not 0 < float(tensors_in(batch.data)[SHARE]) <= 1:
             raise ProtocolViolation("the share of a mini-batch is not in (0, 1]")
-        values = values or Values(tensors_in(batch.data))
+        values = values or Values(self.comparable(tensors_in(batch.data)))
         for name, allowed in self.ranges.items():
             values.check(name, allowed)
+
+    def comparable(self, tensors: Tensors) -> Tensors:
+        """The same, with values that can be compared with the ranges."""
+        if self._labels.ignored is None or LABELS not in tensors:
+            return tensors
+        return {**tensors, LABELS: self._labels.comparable(tensors[LABELS])}
 
     def check_form(self, batch: ActivationBatch) -> None:
         """All but the values."""
@@ -257,8 +267,9 @@ class ExpectedActivations:
 
     def _count(self, labels: Tensor, parts: int) -> int:
         """How many samples there are."""
-        count = labels.numel()
-        _check_kind(LABELS, labels, Kind(torch.Size((count,)), torch.int64))
+        count = len(labels) if labels.dim() else 0
+        expected = Kind(torch.Size((count, *self._labels.shape)), self._labels.dtype)
+        _check_kind(LABELS, labels, expected)
         most = -(-self._batch_size // parts)  # torch.tensor_split gives the first parts one more
         if not 1 <= count <= most:
             raise ProtocolViolation(f"{count} samples in a batch of 1 to {most}")

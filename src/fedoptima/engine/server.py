@@ -112,9 +112,10 @@ class ServerEngine(ServerAdmission):
         if self._defers:
             self.deferred = DeferredFaults({}, self._workload.compute)
         if sides.server is not None:
-            planning = self._workload.planning
             self._expected_batch = ExpectedActivations(
-                sides.activation, batch_size=planning.batch_size, classes=planning.classes
+                sides.activation,
+                batch_size=self._workload.planning.batch_size,
+                labels=self._workload.labels,
             )
             if self._defers:
                 ranges = self._expected_batch.ranges
@@ -135,8 +136,16 @@ class ServerEngine(ServerAdmission):
     def _new_learner(self, who: str, *, static: bool = False) -> Learner:
         if self._network is None:
             raise InvariantBroken("this method has no server side to train")
-        optimizer, schedule = self._workload.server_optimizer, self._workload.schedule
-        return Learner(who, {"": self._network}, optimizer, schedule, undoable=True, static=static)
+        workload = self._workload
+        return Learner(
+            who,
+            {"": self._network},
+            workload.server_optimizer,
+            workload.server_schedule,
+            undoable=True,
+            static=static and workload.server_code.build is None,
+            code=workload.server_code,
+        )
 
     # ---- training ----------------------------------------------------------------------------
 
@@ -174,9 +183,10 @@ class ServerEngine(ServerAdmission):
         if job.part == 0:
             learner.begin()
         if self.deferred is not None and place is not None:
-            learner.leave_out(self.deferred.saw(place, tensors))
-            # A label that is no class would end the program on a GPU.
-            labels = labels.clamp(0, self._workload.planning.classes - 1)
+            assert self._expected_batch is not None
+            comparable = self._expected_batch.comparable(tensors)
+            learner.leave_out(self.deferred.saw(place, comparable))
+            labels = self._workload.labels.within_range(labels)
         activation = rebuild_activation(tensors, self._activation)
         loss = self._workload.loss(cast(Tensor, learner.call(activation)), labels)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss

@@ -27,7 +27,10 @@ class ServerAdmission:
     def inspect(self, message: Message) -> Values | None:
         """Begin to check the values in a device's message; `admit` uses the result."""
         if isinstance(message, ModelUpdate | ActivationBatch):
-            return Values(tensors_in(message.data))
+            tensors = tensors_in(message.data)
+            if isinstance(message, ActivationBatch) and self._expected_batch is not None:
+                tensors = self._expected_batch.comparable(tensors)
+            return Values(tensors)
         return None
 
     def admit(self, message: Message, values: Values | None = None) -> None:

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedoptima.config.training import OptimizerConfig, Precision, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
 from fedoptima.core.robust import RobustBarrier
+from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset, Split
+from fedoptima.engine.device_figures import with_devices
 from fedoptima.engine.evaluation import (
-    Loss,
-    Sums,
+    Tally,
     batch_within_memory,
     evaluate_batch,
     forward_pass,
+    joined,
     start_evaluation,
 )
 from fedoptima.engine.local_loss import LocalLoss
 from fedoptima.engine.network import Network
+from fedoptima.engine.optimizer import OURS, LearnerCode, build_optimizer
 from fedoptima.engine.payloads import AUXILIARY
 from fedoptima.engine.precision import forward, products
 from fedoptima.models.activation import Inputs, map_tensors, samples_in, shapes_in_words
@@ -36,6 +38,9 @@ from fedoptima.preprocess.probe import Clock, measure_speed
 from fedoptima.preprocess.profile import profile_module
 from fedoptima.preprocess.sides import MeasuredCosts, Sides, build_sides
 from fedoptima.preprocess.split import DeviceSpeed
+from fedoptima.tasks.checks import check_loss_of, check_output
+from fedoptima.tasks.labels import LabelRule
+from fedoptima.tasks.task import Loss, Task
 
 _EXAMPLE = 2  # samples: batch-norm layers refuse a batch of one
 
@@ -50,12 +55,37 @@ class Workload:
     server_optimizer: OptimizerConfig
     schedule: ScheduleConfig
     compute: torch.device
-    loss: Loss = cross_entropy
     evaluation_batch: int | None = None  # None: as many as a bound on memory allows
     precision: Precision = "float32"
+    device_code: LearnerCode = OURS
+    server_code: LearnerCode = OURS
+    device_validation: Mapping[NodeId, Split] = field(default_factory=dict)  # of their own data
     robust: RobustBarrier = "none"
     local_loss: LocalLoss | None = None
     stored_costs: Costs | None = None  # None: they are measured
+
+    @property
+    def device_schedule(self) -> ScheduleConfig:
+        return self.device_optimizer.schedule or self.schedule
+
+    @property
+    def server_schedule(self) -> ScheduleConfig:
+        return self.server_optimizer.schedule or self.schedule
+
+    @property
+    def task(self) -> Task:
+        return self.dataset.task
+
+    @cached_property
+    def loss(self) -> Loss:
+        """Where the model is: a loss may have weights of its own."""
+        loss = self.task.loss
+        return deepcopy(loss).to(self.compute) if isinstance(loss, nn.Module) else loss
+
+    @cached_property
+    def labels(self) -> LabelRule:
+        """What labels a batch may have."""
+        return self.dataset.label_rule
 
     @cached_property
     def example(self) -> Inputs:
@@ -132,7 +162,7 @@ class Workload:
         return forward(module, value, self.precision, self.compute)
 
     def evaluate(self, sides: Sequence[nn.Module], data: Split | None = None) -> Metrics:
-        """Accuracy and loss of both sides in sequence; on the validation data by default.
+        """Both sides in sequence, by the task's figures; on the validation data by default.
 
         They are put into evaluation mode, so they must not be the ones that train.
         """
@@ -142,7 +172,16 @@ class Workload:
         self, sides: Sequence[nn.Module], data: Split | None = None
     ) -> Callable[[], Metrics]:
         """The same, to be waited for later: the sides are in use until then."""
-        data = self.validation if data is None else data
+        whole = self._begun(sides, self.validation if data is None else data)
+        own = self.device_validation.items() if data is None else ()
+        devices = {device: self._begun(sides, part, lenient=True) for device, part in own}
+        if not devices:
+            return whole
+        return lambda: with_devices(whole(), {d: figures() for d, figures in devices.items()})
+
+    def _begun(
+        self, sides: Sequence[nn.Module], data: Split, *, lenient: bool = False
+    ) -> Callable[[], Metrics]:
         return start_evaluation(
             sides,
             data,
@@ -150,6 +189,8 @@ class Workload:
             prepare=self.dataset.prepare,
             forward=self.forward,
             loss=self.loss,
+            task=self.task,
+            lenient=lenient,
         )
 
     @property
@@ -157,20 +198,49 @@ class Workload:
         """Samples in a batch of an evaluation."""
         return self.evaluation_batch or batch_within_memory(self._trial[1], self.compute)
 
-    def evaluate_batch(self, sides: Sequence[nn.Module], number: int) -> Sums:
-        """One of the batches that an evaluation on a CPU has; `evaluation.joined` adds them up."""
-        return evaluate_batch(
+    @cached_property
+    def evaluation_batches(self) -> list[tuple[int, int]]:
+        """Part of the data, and number of the batch in it: what an evaluation consists of."""
+        size = self.evaluated_at_once
+        counts = [-(-len(part) // size) for part in self._evaluated]
+        return [(part, number) for part, count in enumerate(counts) for number in range(count)]
+
+    @property
+    def _evaluated(self) -> list[Split]:
+        return [self.validation, *self.device_validation.values()]
+
+    def evaluate_batch(self, sides: Sequence[nn.Module], number: int) -> Tally:
+        """One of the batches that an evaluation on a CPU has; `joined` adds them up."""
+        part, place = self.evaluation_batches[number]
+        tally = evaluate_batch(
             sides,
-            self.validation,
-            number,
+            self._evaluated[part],
+            place,
             self.evaluated_at_once,
             prepare=self.dataset.prepare,
             forward=self.forward,
             loss=self.loss,
+            task=self.task,
+        )
+        return replace(tally, part=part)
+
+    def joined(self, tallies: Iterable[Tally]) -> Metrics:
+        """The metrics of all batches, in their order."""
+        parts: list[list[Tally]] = [[] for _ in self._evaluated]
+        for tally in tallies:
+            parts[tally.part].append(tally)
+        whole, *own = parts
+        figures = joined(whole, self.task)
+        if not own:
+            return figures
+        devices = zip(self.device_validation, own, strict=True)
+        return with_devices(
+            figures, {d: joined(tallies, self.task, lenient=True) for d, tallies in devices}
         )
 
     def check_model(self) -> None:
-        """A model that does not fit the data is found before anything is trained."""
+        """A model that does not fit the data is found before anything is trained; so is an
+        optimiser that does not take the model's parameters."""
         try:
             output, _ = self._trial
         except Exception as error:
@@ -178,13 +248,18 @@ class Workload:
                 f"the model does not take this data (a batch of {shapes_in_words(self.example)}): "
                 f"{error}"
             ) from error
-        classes, count = self.planning.classes, samples_in(self.example)
-        if not isinstance(output, Tensor) or output.shape != (count, classes):
-            shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ConfigError(
-                f"the model returns {shape} for {count} samples, but the data has "
-                f"{classes} classes: it must return ({count}, {classes})"
-            )
+        check_output(output, self.planning.output, samples_in(self.example), self.task)
+        assert isinstance(output, Tensor)
+        labels = self.dataset.train.labels
+        labels = labels[torch.arange(len(output)) % len(labels)].to(self.compute)
+        check_loss_of(self.loss, output.to(self.compute), labels)
+        trained = [tensor for tensor in self.model.parameters() if tensor.requires_grad]
+        for settings, code in (
+            (self.device_optimizer, self.device_code),
+            (self.server_optimizer, self.server_code),
+        ):
+            if trained and (code.build is not None or settings.options):
+                build_optimizer(settings, list(trained), build=code.build)
 
     @cached_property
     def _trial(self) -> tuple[object, int]:

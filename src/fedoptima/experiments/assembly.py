@@ -18,7 +18,7 @@ from fedoptima.experiments.method_setup import server_settings
 from fedoptima.experiments.result import LastState
 from fedoptima.sim.costs import FlopCosts
 from fedoptima.sim.driver import Simulation
-from fedoptima.sim.dry import Dry, DryDeviceEngine, DryServerEngine, Planner
+from fedoptima.sim.dry import LABEL_BYTES, Dry, DryDeviceEngine, DryServerEngine, Planner
 from fedoptima.sim.executor import Executor
 from fedoptima.sim.fleet import Fleet
 from fedoptima.sim.network import Link
@@ -92,10 +92,13 @@ class Simulated(ABC):
 
 
 def assemble_dry(
-    experiment: Simulated, planner: Planner, observers: Sequence[RecordObserver]
+    experiment: Simulated,
+    planner: Planner,
+    observers: Sequence[RecordObserver],
+    label_bytes: int = LABEL_BYTES,
 ) -> Assembly:
     batches = experiment.batches
-    server = DryServerEngine(planner, batches)
+    server = DryServerEngine(planner, batches, label_bytes)
     devices = {d: DryDeviceEngine(server, batches[d]) for d in experiment.fleet.devices}
     executor = Dry(server, devices)
     simulation = build_simulation(experiment, executor, lambda: server.plan, observers)

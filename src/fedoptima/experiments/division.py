@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from torch import Tensor
+
 from fedoptima.config.schema import PartitionConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset
@@ -19,12 +21,13 @@ def divide(
     samples, count = len(dataset.train), len(devices)
     match config.kind:
         case "dirichlet":
-            return dirichlet(dataset.train.labels, count, alpha=config.alpha, seed=seed)
+            return dirichlet(_classes(dataset, config), count, alpha=config.alpha, seed=seed)
         case "iid":
             return iid(samples, count, seed=seed)
         case "label":
             assert config.labels is not None
-            return by_label(dataset.train.labels, count, labels_each=config.labels, seed=seed)
+            classes = _classes(dataset, config)
+            return by_label(classes, count, labels_each=config.labels, seed=seed)
         case "quantity":
             return by_quantity(samples, _shares(config, count, seed), seed=seed)
         case "column":
@@ -35,6 +38,11 @@ def divide(
             assert config.file is not None
             return by_file(config.file, devices=devices, samples=samples)
     assert_never(config.kind)
+
+
+def _classes(dataset: Dataset, config: PartitionConfig) -> Tensor:
+    key = f"data.partition.kind = {config.kind!r}"
+    return dataset.task.class_labels(dataset.train.labels, key)
 
 
 def _shares(config: PartitionConfig, devices: int, seed: int) -> Sequence[float]:

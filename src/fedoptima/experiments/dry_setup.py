@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedoptima.config.schema import Recipe
+from fedoptima.config.schema import Recipe, TaskConfig
 from fedoptima.core.method import Method
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import NodeId
@@ -23,6 +23,7 @@ from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.preprocess.stored_costs import StoredCosts, find_costs
 from fedoptima.sim.fleet import Fleet, build_fleet
+from fedoptima.tasks.output import Output
 from fedoptima.trace.record import RecordObserver
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
     """None: more than what is stored is needed, or something is wrong that `prepare` explains."""
     own = given.model is None and given.dataset is None and not recipe.model.options
     own = own and not isinstance(recipe.split.at, str)  # a module is looked for in the model itself
+    own = own and recipe.data.device_validation is None
+    own = own and recipe.task == TaskConfig() and given.task is None and given.loss is None
     if not own or recipe.data.partition.kind not in ("dirichlet", "iid"):
         return None
     fleet = build_fleet(recipe.fleet, recipe.seed)
@@ -88,5 +91,5 @@ def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
         method,
         fleet,
         dict(zip(fleet.devices, parts, strict=True)),
-        StoredPlanner(costs, plan_settings(recipe, method, data.facts["classes"], given)),
+        StoredPlanner(costs, plan_settings(recipe, method, Output(data.facts["classes"]), given)),
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # they take torch, and a dry run may do without
 
     from fedoptima.data.dataset import Dataset
     from fedoptima.data.rows import Choice
-    from fedoptima.engine.evaluation import Loss
+    from fedoptima.tasks.task import Loss, Task
 
 CUSTOM_AUXILIARY = "custom_auxiliary"  # one that was given in Python and cannot be imported
 _OPTIONS = ("classes", "label", "features")  # of data that are given in Python
@@ -32,6 +32,8 @@ class Given:
     code: AllowedCode = ANY_CODE  # less where the recipe is not the caller's own
     # Methods and auxiliary networks, by the names recipes use.
     methods: Mapping[str, Builder] = field(default_factory=dict)
+    task: Task | None = None
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # by recipe key
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,16 +41,20 @@ class Given:
         data = ("train", "test") if self.dataset is not None else ()
         model = ("model",) if self.model is not None else ()
         methods = ("method",) if self.methods else ()
-        return (*model, *data, *methods, *(("loss",) if self.loss is not None else ()))
+        task = ("task",) if self.task is not None else ()
+        training = ("training",) if self.functions else ()
+        loss = ("loss",) if self.loss is not None else ()
+        return (*model, *data, *methods, *task, *training, *loss)
 
     def check(self, recipe: Recipe, run: Path) -> None:
         """Objects that a run was started with have to be given again when it is resumed."""
         for what, named, there in (
             ("model", recipe.model.name, self.model),
             ("data", recipe.data.name, self.dataset),
+            ("task", recipe.task.name, self.task),
         ):
             if named == "custom" and there is None:
-                again = "model=..." if what == "model" else "train=..., test=..."
+                again = "train=..., test=..." if what == "data" else f"{what}=..."
                 raise ConfigError(
                     f"{run}: this run's {what} was given in Python; give it again ({again})"
                 )
@@ -58,7 +64,11 @@ def named_packages(recipe: Recipe) -> tuple[str, ...]:
     """Those whose code the recipe names ("package.module:function"): to be allowed where a run of
     it, the caller's own, is read back from its folder."""
     auxiliary = str(recipe.method.options.get("auxiliary", ""))
-    named = (recipe.model.name, recipe.data.name, recipe.method.name, auxiliary)
+    named = (
+        *(recipe.model.name, recipe.data.name, recipe.method.name, auxiliary),
+        *_named_in(recipe.task.model_dump()),
+        *_named_in(recipe.training.model_dump()),
+    )
     return tuple(
         dict.fromkeys(name.partition(":")[0].split(".")[0] for name in named if ":" in name)
     )
@@ -89,14 +99,27 @@ def given_methods(methods: object) -> dict[str, Builder]:
     return {name: build for name, build in named.items() if import_name(build) is None}
 
 
-def given_data(train: object, test: object, data: object) -> Dataset | None:
+def _named_in(table: object) -> Iterator[str]:
+    if isinstance(table, Mapping):
+        for value in table.values():
+            yield from _named_in(value)
+    elif isinstance(table, str):
+        yield table
+
+
+def given_data(
+    train: object, test: object, data: object, task: Callable[[], Task] | None = None
+) -> Dataset | None:
+    """``task``: what is learned of it; one class for each sample by default."""
     if train is None and test is None and (data is None or isinstance(data, str | Mapping)):
         return None
     from fedoptima.data.custom import as_dataset
     from fedoptima.data.dataset import Dataset
+    from fedoptima.tasks.ready import CLASSIFICATION
 
+    learned = CLASSIFICATION if task is None else task()
     if isinstance(data, Dataset):
-        return data.check()
+        return data.for_task(learned).check()
     if train is None:
         if test is not None:
             raise ConfigError("test=... needs train=... as well")
@@ -115,9 +138,8 @@ def given_data(train: object, test: object, data: object) -> Dataset | None:
     if classes is not None and (not isinstance(classes, int) or classes < 1):
         raise ConfigError(f"data.classes = {classes!r}: must be a whole number of at least 1")
     choice = _choice(options)
-    return as_dataset(
-        train, test, classes=classes, cache=options.get("cache") is True, choice=choice
-    )
+    cache = options.get("cache") is True
+    return as_dataset(train, test, classes=classes, cache=cache, choice=choice, task=learned)
 
 
 def custom_table(dataset: Dataset, data: object) -> dict[str, object]:

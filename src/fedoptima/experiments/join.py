@@ -26,7 +26,9 @@ from fedoptima.display.wording import speaks_python
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.precision import set_products
 from fedoptima.experiments.device_engines import device_engine
+from fedoptima.experiments.device_validation import trained_and_held
 from fedoptima.experiments.given import Given
+from fedoptima.experiments.given_task import task_of
 from fedoptima.experiments.server_setup import device_names, expected_devices
 from fedoptima.experiments.setup import prepare_run, share_out
 from fedoptima.experiments.simulated_run import Interrupted
@@ -265,6 +267,8 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     run.workload.check_model()
     dataset = run.workload.dataset
     rows = np.arange(len(dataset.train)) if own else share_out(dataset, recipe, names)[name]
+    if not own:  # the server measures on the rest; it does not have a device's own data
+        rows, _ = trained_and_held(recipe, name, rows)
     engine = device_engine(recipe, run.workload, name, rows)
     speed = setup.flops_per_second
     if speed is None:
@@ -282,7 +286,8 @@ def _own_data(setup: DeviceSetup, recipe: Recipe, facts: dict[str, int]) -> Data
         return None
     # Its own files are like the server's: they have the same columns, sizes and classes.
     options = recipe.data.options if setup.data == recipe.data.name in OWN_FILES else {}
-    use = Use(recipe.data.partition.column, train_only=True)  # the server has the test data
+    task = task_of(recipe.task, setup.given.task, setup.given.loss, setup.code)
+    use = Use(recipe.data.partition.column, train_only=True, task=task)  # the server has the tests
     return _fitted(
         load_dataset(
             setup.data, ANY_CODE, use, directory=setup.directory, progress=quiet, **options

@@ -17,6 +17,7 @@ from fedoptima.methods.registry import find_method, options_of
 from fedoptima.methods.stored_classes import make_storable
 from fedoptima.named_code import Code
 from fedoptima.preprocess.plan import PlanSettings
+from fedoptima.tasks.output import Output
 
 
 def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Method:
@@ -87,11 +88,12 @@ def server_settings(
     )
 
 
-def plan_settings(recipe: Recipe, method: Method, classes: int, given: Given) -> PlanSettings:
+def plan_settings(recipe: Recipe, method: Method, output: Output, given: Given) -> PlanSettings:
     return PlanSettings(
         training=method.training,
         batch_size=recipe.training.batch_size,
-        classes=classes,
+        classes=output.size,
+        places=output.places,
         seed=recipe.seed,
         auxiliary=method.auxiliary,
         auxiliary_code=_auxiliary_code(method.auxiliary, given),

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from fedoptima.analysis.curve import CourseAccount, Point
+from fedoptima.analysis.curve import CourseAccount, Point, other_metrics
 from fedoptima.trace.plain_files import open_plain
 
-_COLUMNS = [field.name for field in fields(Point)]
+_COLUMNS = [field.name for field in fields(Point) if field.name != "metrics"]
 
 
 class MetricsFile:
@@ -25,16 +25,25 @@ class MetricsFile:
         self._course = course
         self._open_columns = () if devices else ("device_samples",)
         self._written = 0
+        self._others: list[str] = []
 
     def start(self) -> None:
         """Rewrite the file with what the account knows by now: a resumed run has been cut back."""
+        self._others = other_metrics(self._course.points)
         with open_plain(self._path, "w", newline="") as file:
-            csv.writer(file).writerow(_COLUMNS)
+            csv.writer(file).writerow([*_COLUMNS, *self._others])
         self._written = 0
-        self.update()
+        self._append()
 
     def update(self) -> None:
         """To be called after every record."""
+        if len(self._course.points) > self._written:
+            if set(other_metrics(self._course.points[self._written :])) - {*self._others}:
+                self.start()  # the first evaluation says which columns there are
+            else:
+                self._append()
+
+    def _append(self) -> None:
         if len(self._course.points) > self._written:
             new = self._course.points[self._written :]
             self._written = len(self._course.points)
@@ -43,7 +52,7 @@ class MetricsFile:
 
     def _row(self, point: Point) -> list[object]:
         known = {**asdict(point), **dict.fromkeys(self._open_columns)}
-        return [known[column] for column in _COLUMNS]
+        return [*(known[column] for column in _COLUMNS), *map(point.metrics.get, self._others)]
 
 
 def write_metrics(path: Path, points: Iterable[Point]) -> None:

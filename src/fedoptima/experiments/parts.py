@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from fedoptima.config.load import as_recipe, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.experiments.given import Given, custom_table, given_data, given_method
+from fedoptima.experiments.given_task import given_task
+from fedoptima.experiments.given_training import given_training
 from fedoptima.methods.registry import Builder
 
 if TYPE_CHECKING:  # they take torch, and a dry run may do without
     from torch import nn
 
     from fedoptima.data.dataset import Dataset
-    from fedoptima.engine.evaluation import Loss
+    from fedoptima.tasks.task import Loss, Task
 
 Options = Mapping[str, object]
 RecipeLike = Recipe | str | Path
@@ -33,6 +35,8 @@ def recipe_from(
     method: Builder | str | Options | None = None,
     stop: Options | None = None,
     epochs: float | None = None,
+    training: Options | None = None,
+    task: Task | str | Options | None = None,
     loss: Loss | None = None,
     **others: object,
 ) -> tuple[Recipe, Given]:
@@ -42,21 +46,27 @@ def recipe_from(
     in, a call such as "simulate()".
     """
     method_table, methods = given_method(method)
+    training_table, functions = given_training(training)
+    learned, base = given_task(task), None if recipe is None else as_recipe(recipe)
     given = Given(
         model=None if model is None or isinstance(model, str | Mapping) else model,
-        dataset=given_data(train, test, data),
+        dataset=given_data(train, test, data, lambda: learned.of(base, loss)),
         loss=loss,
         methods=methods,
+        task=learned.given,
+        functions=functions,
     )
     parts = {
         "model": {"name": "custom"} if given.model is not None else _table(model, "name"),
         "data": _data_table(given.dataset, data),
         "fleet": _table(fleet, "preset"),
         "method": method_table,
+        "task": learned.table,
+        "training": training_table,
         "stop": stop if epochs is None else {**(stop or {}), "epochs": epochs},
         **others,
     }
-    return _resolve(recipe, parts, where), given
+    return _resolve(base, parts, where), given
 
 
 def _data_table(dataset: Dataset | None, data: object) -> Options | None:

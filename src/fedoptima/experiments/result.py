@@ -92,6 +92,16 @@ class Result:
     def best_accuracy(self) -> float | None:
         return max((p.accuracy for p in self.curve if p.accuracy is not None), default=None)
 
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Of the final weights on the validation data, by name; empty in a dry run."""
+        return self.curve[-1].metrics if self.curve else {}
+
+    @property
+    def device_metrics(self) -> Mapping[NodeId, Mapping[str, float]]:
+        """Of the final weights on each device's own held-out data (`data.device_validation`)."""
+        return self.curve[-1].devices if self.curve else {}
+
     def time_to(self, accuracy: float) -> float | None:
         """Seconds until the accuracy was first reached; None if it never was."""
         for point in self.curve:

@@ -12,10 +12,11 @@ from fedoptima.core.types import NodeId
 from fedoptima.data.layouts import ReadingProgress, quiet
 from fedoptima.data.registry import OWN_FILES
 from fedoptima.experiments.describe import Expected, describe
+from fedoptima.experiments.device_validation import divided, measured_on
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import server_settings
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.setup import RunSetup, prepare_run
+from fedoptima.experiments.setup import RunSetup, prepare_run, share_out
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet
 from fedoptima.trace.description import Mode, RunDescription
@@ -55,7 +56,18 @@ def prepare_server(
     # A plan for an assumed device: a model or split that cannot work is reported now, and not
     # when the devices have joined.
     run.workload.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
-    return ServerSetup(run.recipe, run.method, run.workload, expected)
+    workload = run.workload
+    if recipe.data.device_validation is not None:
+        names = device_names(recipe)
+        if not names:
+            raise ConfigError(
+                f"data.device_validation = {recipe.data.device_validation:g}: over the network the "
+                "server measures on what the recipe's devices hold of its data set, and the recipe "
+                "names none; give it a fleet, or leave this out"
+            )
+        _, held = divided(recipe, share_out(workload.dataset, recipe, names))
+        workload = measured_on(workload, held)
+    return ServerSetup(run.recipe, run.method, workload, expected)
 
 
 def check_same_recipe(recipe: Recipe, kept: Recipe, run: RunDirectory) -> None:

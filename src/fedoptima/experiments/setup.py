@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.method import Method
@@ -35,8 +34,11 @@ from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
 from fedoptima.experiments.device_engines import BuildEngine, device_engine, device_loader
+from fedoptima.experiments.device_validation import divided, measured_on
 from fedoptima.experiments.division import divide
 from fedoptima.experiments.given import Given
+from fedoptima.experiments.given_task import check_figures, task_of
+from fedoptima.experiments.given_training import learner_code
 from fedoptima.experiments.method_setup import build_method, plan_settings
 from fedoptima.experiments.workers import workers_for
 from fedoptima.models.registry import build_model
@@ -64,7 +66,7 @@ class RunSetup:
         workload, model = self.workload, deepcopy(self.workload.model)
         model.load_state_dict(dict(weights))
         metrics = workload.evaluate([model.to(workload.compute)], workload.dataset.test)
-        return dict(metrics)["accuracy"]
+        return dict(metrics).get("accuracy")
 
 
 def prepare_run(
@@ -85,14 +87,17 @@ def prepare_run(
     recipe = recipe.model_copy(update={"threads": recipe.threads or torch.get_num_threads()})
     method = build_method(recipe, devices, given)
     load = load_or_stand_in if dry else load_dataset
+    task = task_of(recipe.task, given.task, given.loss, given.code)
     dataset = given.dataset or load(
         recipe.data.name,
         given.code,
-        Use(column=recipe.data.partition.column),
+        Use(column=recipe.data.partition.column, task=task),
         directory=recipe.data.directory,
         progress=progress,
         **recipe.data.options,
     )
+    dataset = dataset.for_task(task)
+    check_figures(recipe, task)
     if not dry:
         dataset = dataset.cached() if recipe.data.cache else dataset
         dataset = dataset.with_workers(recipe.data.workers)
@@ -103,14 +108,15 @@ def prepare_run(
         model=given.model or _build_model(recipe, dataset, given.code),
         dataset=dataset.to(compute),
         validation=validation.to(compute),
-        planning=plan_settings(recipe, method, dataset.classes, given),
+        planning=plan_settings(recipe, method, dataset.output, given),
         device_optimizer=recipe.training.device,
         server_optimizer=recipe.training.server,
         schedule=recipe.training.schedule,
         compute=compute,
-        loss=given.loss or cross_entropy,
         evaluation_batch=recipe.training.evaluation_batch,
         precision=recipe.training.precision,
+        device_code=learner_code(recipe.training, "device", given.functions, given.code),
+        server_code=learner_code(recipe.training, "server", given.functions, given.code),
         robust=method.robust,
         local_loss=cast("LocalLoss | None", method.local_loss),
         stored_costs=_stored_costs(recipe, method, dataset, given),
@@ -180,7 +186,11 @@ def prepare(
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
     run = prepare_run(recipe, len(fleet.devices), given, progress, dry=dry)
     shares = share_out(run.workload.dataset, recipe, list(fleet.devices))
-    return Experiment(run.recipe, run.method, run.workload, fleet, shares)
+    workload = run.workload
+    if recipe.data.device_validation is not None:
+        shares, held = divided(recipe, shares)
+        workload = workload if dry else measured_on(workload, held)
+    return Experiment(run.recipe, run.method, workload, fleet, shares)
 
 
 def share_out(
@@ -216,7 +226,7 @@ def assemble(
     """
     recipe, workload = experiment.recipe, experiment.workload
     if dry:
-        return assemble_dry(experiment, workload, observers)
+        return assemble_dry(experiment, workload, observers, workload.labels.nbytes)
     build = build_engine or partial(device_engine, deferred=True)
     if workers > 1:
         return _in_processes(experiment, observers, build, workers)

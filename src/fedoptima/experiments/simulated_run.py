@@ -88,7 +88,7 @@ def run_experiment(
     """
     if dry and experiment.recipe.stop.only_accuracy:
         raise ConfigError(
-            "a dry run has no accuracy, so target_accuracy and patience cannot stop it; "
+            "a dry run has no accuracy, so targets and patience cannot stop it; "
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"
         )
     with _taken(directory), _uncollected() if dry else _deterministic(experiment.recipe):

@@ -16,6 +16,8 @@ from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.dry_setup import prepare_dry
 from fedoptima.experiments.extension import extend as extend_run
 from fedoptima.experiments.given import Given, given_data, given_method
+from fedoptima.experiments.given_task import given_task
+from fedoptima.experiments.given_training import given_training
 from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.experiments.python_call import resume_call, stoppable
 from fedoptima.experiments.result import Result
@@ -33,7 +35,7 @@ if TYPE_CHECKING:  # they take torch, and a dry run may do without
     from torch import nn
 
     from fedoptima.data.dataset import Dataset
-    from fedoptima.engine.evaluation import Loss
+    from fedoptima.tasks.task import Loss, Task
 
 
 @speaks_python()
@@ -54,6 +56,7 @@ def simulate(
     device: str | None = None,
     threads: int | None = None,
     workers: int | Literal["auto"] | None = None,
+    task: Task | str | Options | None = None,
     loss: Loss | None = None,
     out: str | Path | None = None,
     dry: bool = False,
@@ -84,13 +87,16 @@ def simulate(
             options, a mapping of its `name` (or the function) and them.
         training: Batch size, optimisers, schedule and the like.
         split: Where the model is cut; by default that is planned.
-        stop: When the run ends: `epochs`, `rounds`, `hours`, `target_accuracy`, `patience`.
+        stop: When the run ends: `epochs`, `rounds`, `hours`, `target_accuracy`, `patience`; or
+            `metric` and `target`.
         epochs: Short for `stop={"epochs": ...}`.
         seed: Of everything random.
         device: Where the maths runs: `"cpu"`, `"cuda"`, `"cuda:1"`.
         threads: Of torch; 1 by default, so that results do not depend on the machine.
         workers: Processes that do the tensor work; they change no bit of the result.
-        loss: A function of outputs and labels, in place of the cross-entropy.
+        task: What is learned: the name of a ready one (`"regression"`, `"dense"`), a mapping with
+            its options, or a `Task`; by default one class for each sample.
+        loss: A function of outputs and labels, in place of the task's own.
         out: A new or empty folder for the run's files. With it, a run can be resumed.
         dry: Simulate the timing only; nothing is trained.
         checkpoint_every: Wall-clock seconds between two checkpoints; only with `out`.
@@ -137,6 +143,7 @@ def simulate(
         device=device,
         threads=threads,
         workers=workers,
+        task=task,
         loss=loss,
     )
 
@@ -207,6 +214,8 @@ def resume(
     train: object = None,
     test: object = None,
     method: Builder | Options | None = None,
+    task: Task | None = None,
+    training: Options | None = None,
     loss: Loss | None = None,
     extend: Options | None = None,
     allow_modules: Sequence[str] = (),
@@ -228,6 +237,8 @@ def resume(
         train: The training data, if it was given in Python.
         test: The test data, if it was given in Python.
         method: The function that makes the method, if one was given.
+        task: The task, if it was given as a `Task` or with functions.
+        training: Optimisers and schedules that were given as functions, at their places.
         loss: The loss, if one was given.
         extend: Other values of keys of `stop` (`{"epochs": 200}`): the run goes on until then,
             whether it was over or not.
@@ -257,8 +268,11 @@ def resume(
     run, recipe, _ = RunDirectory.open(Path(directory))
     if run.over and not extend:
         return run.read_result()
-    data, code = given_data(train, test, recipe.data.options), allow(allow_modules)
-    given = Given(model, data, loss, code, given_method(method)[1])
+    code, learned = allow(allow_modules), given_task(task)
+    data = given_data(train, test, recipe.data.options, lambda: learned.of(recipe, loss, code))
+    _, methods = given_method(method)
+    _, functions = given_training(training)
+    given = Given(model, data, loss, code, methods, learned.given, functions)
     with (
         stoppable(
             interrupted, directory, lambda: resume_call("resume", directory, recipe, given)

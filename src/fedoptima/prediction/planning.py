@@ -28,7 +28,6 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress
 from fedoptima.display.views import run_view
 from fedoptima.display.wording import speaks_python
-from fedoptima.engine.evaluation import Loss
 from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.experiments.setup import Experiment, assemble, prepare
 from fedoptima.methods.registry import Builder
@@ -36,6 +35,7 @@ from fedoptima.prediction.pacing import DevicePace, PaceAccount
 from fedoptima.preprocess.auxiliary import pooling_of
 from fedoptima.sim.dry import Sizes
 from fedoptima.sim.fleet import Fleet
+from fedoptima.tasks.task import Loss, Task
 
 Bottleneck = Literal["devices", "uplink", "server", "omega"]
 Paces = Mapping[NodeId, DevicePace]
@@ -96,6 +96,7 @@ def plan(
     training: Options | None = None,
     split: Options | None = None,
     seed: int | None = None,
+    task: Task | str | Options | None = None,
     loss: Loss | None = None,
     progress: bool | None = None,
     reading: ReadingProgress | None = None,
@@ -115,6 +116,7 @@ def plan(
         training: As in `simulate`.
         split: As in `simulate`.
         seed: As in `simulate`.
+        task: As in `simulate`.
         loss: As in `simulate`.
         progress: Show what is read, as in `simulate`.
         reading: As in `simulate`.
@@ -143,6 +145,7 @@ def plan(
         training=training,
         split=split,
         seed=seed,
+        task=task,
         loss=loss,
         epochs=1.0 if recipe is None else None,  # when a run ends is not asked here
     )

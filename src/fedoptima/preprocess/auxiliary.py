@@ -19,7 +19,16 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import Masked
 from fedoptima.models.mobilenet import InvertedResidual
 from fedoptima.models.transformer import EncoderLayer, MeanPoolClassifier
+from fedoptima.preprocess.auxiliary_blocks import (
+    WIDEST_HIDDEN,
+    encoder_blocks,
+    hidden_layer,
+    position_blocks,
+    same_places,
+)
+from fedoptima.preprocess.auxiliary_places import place_by_place
 from fedoptima.preprocess.exported import ExportedPart
+from fedoptima.tasks.output import Output
 
 DEPTHS = {"classifier": 0, "default": 1, "deep": 2}
 
@@ -27,9 +36,6 @@ DEPTHS = {"classifier": 0, "default": 1, "deep": 2}
 # float32: features are averaged over larger and larger squares until it does. VGG-5 on CIFAR-10
 # is far below and keeps every feature (2,048 x 10).
 MOST_DENSE_WEIGHTS = 2**18
-
-# A wide flat activation must not give the device a square weight matrix of its width to train.
-WIDEST_HIDDEN = 512
 
 # What an auxiliary network copies.
 BLOCKS = (
@@ -46,16 +52,19 @@ ACTIVATIONS = (
 def build_auxiliary(
     device_side: nn.Module,
     activation: object,
-    classes: int,
+    output: Output | int,
     variant: str | int = "default",
     *,
     server_parameters: int | None = None,
 ) -> nn.Module | None:
     """The auxiliary network for the output of ``device_side``; None for the variant ``none``.
 
-    ``activation`` is a batch of that output. A variant is a name or a number of blocks. A network
+    ``activation`` is a batch of that output; ``output`` is what has to be predicted, a number: so
+    many classes for each sample. A variant is a name or a number of blocks. A network
     with more than ``server_parameters`` gets its features pooled, as far as that helps.
     """
+    output = Output(output) if isinstance(output, int) else output
+    classes = output.size
     if classes < 1:
         raise ConfigError(f"classes = {classes}: must be at least 1")
     if variant == "none":
@@ -63,13 +72,16 @@ def build_auxiliary(
     depth = _depth(variant)
     last = _last(device_side, BLOCKS)
     function = _last(device_side, ACTIVATIONS) or nn.ReLU()
-    if isinstance(activation, Masked):
-        return _encoder(activation.hidden, depth, classes, last)
-    if isinstance(activation, tuple):
+    if isinstance(activation, tuple) and not isinstance(activation, Masked):
         first = build_auxiliary(
-            device_side, activation[0], classes, variant, server_parameters=server_parameters
+            device_side, activation[0], output, variant, server_parameters=server_parameters
         )
         return None if first is None else ReadsFirst(first)
+    if output.places:
+        blocks, width = same_places(activation, output, depth, last, function)
+        return place_by_place(activation, output, blocks, width)
+    if isinstance(activation, Masked):
+        return _encoder(activation.hidden, depth, classes, last)
     if not isinstance(activation, Tensor):
         raise ConfigError(
             f"no auxiliary network reads {type(activation).__name__}; let the device side end "
@@ -249,13 +261,7 @@ def _inverted_residual(
 
 def _encoder(hidden: Tensor, depth: int, classes: int, last: nn.Module | None) -> nn.Module:
     width = hidden.shape[-1]
-    blocks = [last.alike(width) for _ in range(depth)] if isinstance(last, EncoderLayer) else []
-    if len(blocks) < depth:
-        raise ConfigError(
-            "the device side returns Masked hidden states but holds no EncoderLayer to copy; "
-            "set auxiliary to 'classifier'"
-        )
-    return _sequence(blocks, head=MeanPoolClassifier(width, classes))
+    return _sequence(encoder_blocks(width, depth, last), head=MeanPoolClassifier(width, classes))
 
 
 def _positions(
@@ -263,24 +269,7 @@ def _positions(
 ) -> nn.Sequential:
     """(batch, length, dim) without a mask: torch's own encoder layer, or dense at each position."""
     width = activation.shape[-1]
-    blocks: list[nn.Module] = []
-    for _ in range(depth):
-        if isinstance(last, nn.TransformerEncoderLayer) and last.self_attn.batch_first:
-            blocks.append(
-                nn.TransformerEncoderLayer(
-                    width,
-                    last.self_attn.num_heads,
-                    last.linear1.out_features,
-                    last.dropout.p,
-                    last.activation,
-                    batch_first=True,
-                    norm_first=last.norm_first,
-                )
-            )
-        else:
-            hidden = min(width, WIDEST_HIDDEN)
-            blocks.append(_hidden_layer(width, hidden, function))
-            width = hidden
+    blocks, width = position_blocks(width, depth, last, function)
     return _sequence(blocks, pool=MeanOverPositions(), linear=nn.Linear(width, classes))
 
 
@@ -297,14 +286,9 @@ def _dense(
     if depth and server_parameters is not None:
         most = max(server_parameters, MOST_DENSE_WEIGHTS)
         width = max(1, min(width, most // features))
-    blocks = [_hidden_layer(features if i == 0 else width, width, function) for i in range(depth)]
+    blocks = [hidden_layer(features if i == 0 else width, width, function) for i in range(depth)]
     dense = _sequence(blocks, linear=nn.Linear(width, classes))
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), dense=dense))
-
-
-def _hidden_layer(inputs: int, outputs: int, function: nn.Module) -> nn.Sequential:
-    layers = OrderedDict(linear=nn.Linear(inputs, outputs), activation=deepcopy(function))
-    return nn.Sequential(layers)
 
 
 class MeanOverPositions(nn.Module):

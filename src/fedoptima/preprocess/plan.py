@@ -15,6 +15,7 @@ from typing import Protocol
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Objective, Plan
 from fedoptima.preprocess.split import DeviceSpeed, Profile, choose_split
+from fedoptima.tasks.output import Output
 
 MOST_MICRO_BATCHES = 4
 
@@ -23,13 +24,19 @@ MOST_MICRO_BATCHES = 4
 class PlanSettings:
     training: ServerTraining
     batch_size: int
-    classes: int
+    classes: int  # or numbers that are predicted
     seed: int
     auxiliary: str | int = "none"
     auxiliary_code: Callable[..., object] | None = None  # the user's own, of the name ``auxiliary``
     split: int | None = None  # blocks on the device; None: as ``after`` or the objective says
     after: str | None = None  # a module that the user has named to be the last on the device
     objective: Objective = "paper"
+    places: tuple[int, ...] = ()  # of a sample that is predicted place by place (`Output`)
+
+    @property
+    def output(self) -> Output:
+        """What the model and the auxiliary network predict."""
+        return Output(self.classes, self.places)
 
 
 class Costs(Protocol):

@@ -99,9 +99,7 @@ def _build_auxiliary(
         if settings.auxiliary_code is not None:
             key = f"method.auxiliary = {variant!r}"
             return users_auxiliary(settings.auxiliary_code, activation, settings.classes, key)
-        return build_auxiliary(
-            device, activation, settings.classes, variant, server_parameters=most
-        )
+        return build_auxiliary(device, activation, settings.output, variant, server_parameters=most)
 
 
 def _activation(device: nn.Module, example: object) -> object:

@@ -21,7 +21,7 @@ from fedoptima.reporting.figures.figure import Figure, Json
 from fedoptima.reporting.figures.idle import idle_of_nodes, idle_of_runs
 from fedoptima.reporting.figures.lanes import KINDS, timeline
 from fedoptima.reporting.figures.server import memory, memory_of_runs, queue, traffic
-from fedoptima.reporting.figures.tables import TextTable, key_figures, nodes, splits
+from fedoptima.reporting.figures.tables import TextTable, key_figures, nodes, own_data, splits
 from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT
 
 _MOST_SPANS = 60_000  # of all runs: beyond, timelines are drawn from their bins
@@ -110,6 +110,8 @@ def _body(page: Page, views: Sequence[RunView], figures: dict[str, Figure]) -> I
     yield text_table(key_figures(views))
     for view in views:
         yield text_table(_named(nodes(view), view, several))
+        if (own := own_data(view)) is not None:
+            yield text_table(_named(own, view, several))
     yield "</section></main>"
     yield "<footer><p class='soft'>Type I idle time is waiting for the other side: a server for "
     yield "activations or updates, a device for gradients or the merged model. Type II is waiting "

@@ -31,7 +31,7 @@ from fedoptima.preprocess.split import DeviceSpeed
 if TYPE_CHECKING:  # a dry run may do without torch
     from torch import Tensor
 
-_LABEL_BYTES = 8
+LABEL_BYTES = 8  # of a class number
 _SHARE_BYTES = 4
 
 
@@ -54,7 +54,11 @@ class Planner(Protocol):
 class DryServerEngine:
     """Plans for real, then only counts."""
 
-    def __init__(self, planner: Planner, batches: Mapping[NodeId, int]) -> None:
+    def __init__(
+        self, planner: Planner, batches: Mapping[NodeId, int], label_bytes: int = LABEL_BYTES
+    ) -> None:
+        """``label_bytes``: of a sample."""
+        self.label_bytes = label_bytes
         self._planner = planner
         self._batches = batches
         self.plan: Plan | None = None
@@ -120,7 +124,7 @@ class DryDeviceEngine:
                 return Outcome(Payload(result, 0), self._batch)
             case Forward():
                 samples = part_size(self._batch, job.part, job.parts)
-                nbytes = (self._server.sizes.activation + _LABEL_BYTES) * samples
+                nbytes = (self._server.sizes.activation + self._server.label_bytes) * samples
                 return Outcome(Payload(result, nbytes + (_SHARE_BYTES if job.parts > 1 else 0)))
             case Backward():
                 return Outcome(Payload(result, 0), part_size(self._batch, job.part, job.parts))

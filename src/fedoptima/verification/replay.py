@@ -19,16 +19,18 @@ from fedoptima.core.server import ServerCore
 from fedoptima.display.views import counting
 from fedoptima.display.wording import speaks_python
 from fedoptima.engine.determinism import deterministic
-from fedoptima.engine.evaluation import Loss
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.device_engines import device_engine
 from fedoptima.experiments.given import Given, given_data, given_method
+from fedoptima.experiments.given_task import given_task
+from fedoptima.experiments.given_training import given_training
 from fedoptima.experiments.method_setup import build_method, server_settings
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.setup import prepare
 from fedoptima.methods.registry import Builder
 from fedoptima.named_code import NO_CODE, allow
+from fedoptima.tasks.task import Loss, Task
 from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.trace.reader import read_header, read_trace
 from fedoptima.trace.record import Record, RecordProgress
@@ -79,6 +81,8 @@ def replay(
     train: object = None,
     test: object = None,
     method: Builder | Mapping[str, object] | None = None,
+    task: Task | None = None,
+    training: Mapping[str, object] | None = None,
     loss: Loss | None = None,
     allow_modules: Sequence[str] = (),
     progress: RecordProgress | bool | None = None,
@@ -93,6 +97,8 @@ def replay(
         train: The training data, if it was given in Python.
         test: The test data, if it was given in Python.
         method: The function that makes the method, if one was given; also without `weights`.
+        task: The task, if it was given as a `Task` or with functions.
+        training: Optimisers and schedules that were given as functions, at their places.
         loss: The loss, if one was given.
         allow_modules: The packages from which code that the run's files name
             (`"package.module:function"`) may be loaded.
@@ -110,17 +116,19 @@ def replay(
         assert fedoptima.replay("runs/mine").identical
         ```
     """
+    code, learned = allow(allow_modules), given_task(task)
+
+    def objects(recipe: Recipe) -> Given:
+        options = recipe.data.options
+        data = given_data(train, test, options, lambda: learned.of(recipe, loss, code))
+        methods, functions = given_method(method)[1], given_training(training)[1]
+        return Given(model, data, loss, code, methods, learned.given, functions)
+
     with counting(progress) as count:
         return _replay(
             Path(directory),
             weights,
-            lambda recipe: Given(
-                model,
-                given_data(train, test, recipe.data.options),
-                loss,
-                allow(allow_modules),
-                given_method(method)[1],
-            ),
+            objects,
             count,
         )
 

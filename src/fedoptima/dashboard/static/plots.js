@@ -18,7 +18,7 @@ function plotly() {
 export async function plot(news) {
   Object.assign(known, news);
   const Plotly = await plotly();
-  for (const draw of [drawQueue, drawAccuracy, drawSpeed]) draw(Plotly); // the first may leave, and make room
+  for (const draw of [drawQueue, drawAccuracy, drawMetrics, drawSpeed]) draw(Plotly); // the first may leave, and make room
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => loading && plot({}));
@@ -30,6 +30,18 @@ function drawAccuracy(Plotly) {
   const measured = accuracy.some((value) => value != null); // not in a dry run, nor at the beginning
   react(Plotly, "accuracy", [line(known.curve[known.axis], accuracy, "accuracy", "--train", { mode })],
     { yaxis: { tickformat: ".0%", rangemode: "tozero", ...(measured ? {} : { range: [0, 1] }) } });
+}
+
+// The task's other metrics; the loss where there is no accuracy.
+function drawMetrics(Plotly) {
+  const metrics = Object.entries(known.curve?.metrics ?? {});
+  byId("metrics-figure").hidden = !metrics.length;
+  if (!metrics.length) return;
+  const looks = [["--train", {}], ["--idle-2", { dash: "dash" }], ["--idle-1", { dash: "dot" }]];
+  react(Plotly, "metrics", metrics.map(([name, values], index) => {
+    const [variable, look] = looks[index % looks.length];
+    return line(known.curve[known.axis], values, name, variable, { mode: "lines+markers", line: look });
+  }), { yaxis: {} });
 }
 
 function drawSpeed(Plotly) {

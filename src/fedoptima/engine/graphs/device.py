@@ -29,6 +29,7 @@ from fedoptima.engine.payloads import (
 )
 from fedoptima.engine.workload import Workload
 from fedoptima.models.activation import map_tensors
+from fedoptima.tasks.ready import READY
 
 
 @dataclass
@@ -45,7 +46,12 @@ class GraphedDevice(DeviceEngine):
         self._recorder = Recorder(workload.compute)
         # A hook reads the weights that a round began with, and those are at no fixed place.
         fixed = workload.local_loss is None
-        self._records = fixed and isinstance(workload.dataset.train, Split)
+        self._records = (
+            fixed
+            and isinstance(workload.dataset.train, Split)
+            and workload.device_code.build is None
+            and workload.task.name in READY
+        )
         super().__init__(workload, node, loader, deferred=True)
         self._forget_recordings()
 
@@ -92,8 +98,9 @@ class GraphedDevice(DeviceEngine):
             self._node,
             workload.networks(plan),
             workload.device_optimizer,
-            workload.schedule,
-            static=True,
+            workload.device_schedule,
+            static=workload.device_code.build is None,
+            code=workload.device_code,
         )
         torch.cuda.synchronize(workload.compute)  # the networks of all were made on one stream
 

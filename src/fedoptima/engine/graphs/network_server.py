@@ -18,6 +18,7 @@ from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
+from fedoptima.tasks.ready import READY
 
 T = TypeVar("T")
 
@@ -43,7 +44,8 @@ class RecordedServer(ServerEngine):
         super().__init__(workload)
         self._recorder = Recorder(workload.compute)
         self._pool = torch.cuda.graph_pool_handle()
-        self._records = workload.robust == "none"
+        ours = workload.server_code.build is None and workload.task.name in READY
+        self._records = ours and workload.robust == "none"
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}
         self._inputs: dict[tuple[object, ...], Tensors] = {}

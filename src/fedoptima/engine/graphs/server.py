@@ -21,6 +21,7 @@ from fedoptima.engine.payloads import (
 )
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
+from fedoptima.tasks.ready import READY
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class GraphedServer(ServerEngine):
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload, deferred=True)
         self._recorder = Recorder(workload.compute)
-        self._records = workload.robust == "none"
+        ours = workload.server_code.build is None and workload.task.name in READY
+        self._records = ours and workload.robust == "none"
         self._lanes: dict[NodeId, Recorder] = {}  # of copies, which do not wait for each other
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedoptima.analysis.curve import Point
+from fedoptima.analysis.curve import Point, shown_metrics
 from fedoptima.analysis.run_view import RunView
+from fedoptima.core.text import cut
 from fedoptima.reporting.figures.figure import (
     Figure,
     Json,
@@ -25,7 +26,7 @@ _DOTS = 60  # evaluations that are marked one by one; more are a line
 
 
 def course(views: Sequence[RunView]) -> list[Figure]:
-    figures = [_accuracy_over_time(views), _accuracy_over_epochs(views)]
+    figures = [_accuracy_over_time(views), _accuracy_over_epochs(views), *_other_metrics(views)]
     return [figure for figure in (*figures, *_throughputs(views)) if figure.traces]
 
 
@@ -66,6 +67,45 @@ def _accuracies(views: Sequence[RunView], x: Callable[[Point], float], unit: str
                     "line": line_of(look),
                     "marker": {"size": 5},
                     "hovertemplate": f"%{{y:.2f}} % at %{{x:.4g}} {unit}",
+                }
+            )
+    return traces
+
+
+def _other_metrics(views: Sequence[RunView]) -> list[Figure]:
+    """The task's and the user's own; the loss where there is no accuracy."""
+    unit = time_unit(views)
+    names = dict.fromkeys(name for view in views for name in shown_metrics(view.summary.curve))
+    return [
+        Figure(
+            f"metric-{number}",
+            f"{cut(name)} over time",
+            "On the validation data.",
+            _metric(views, name, lambda point: unit.of(point.seconds), unit.name),
+            layout(titled(f"time, {unit.name}", rangemode="tozero"), titled(cut(name))),
+            height=280,
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def _metric(
+    views: Sequence[RunView], name: str, x: Callable[[Point], float], unit: str
+) -> list[Json]:
+    traces: list[Json] = []
+    for view, look in zip(views, looks(views), strict=True):
+        points = [point for point in view.summary.curve if name in point.metrics]
+        if points:
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers" if len(points) <= _DOTS else "lines",
+                    "name": run_name(view),
+                    "x": [x(point) for point in points],
+                    "y": [short(point.metrics[name]) for point in points],
+                    "line": line_of(look),
+                    "marker": {"size": 5},
+                    "hovertemplate": f"%{{y:.4g}} at %{{x:.4g}} {unit}",
                 }
             )
     return traces

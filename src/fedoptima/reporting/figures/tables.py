@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fedoptima.analysis.curve import shown_metrics
 from fedoptima.analysis.formatting import brief, duration, percent
 from fedoptima.analysis.run_view import RunView
+from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER
 from fedoptima.reporting.figures.figure import shown_nodes
 
@@ -26,7 +28,38 @@ def key_figures(views: Sequence[RunView]) -> TextTable:
         "Key figures",
         "Idle times are seconds an epoch; of devices, the mean.",
         ["", *(view.label for view in views)],
-        [[name, *map(figure, views)] for name, figure in _KEY_FIGURES.items()],
+        [[name, *map(figure, views)] for name, figure in _figures(views).items()],
+    )
+
+
+def _figures(views: Sequence[RunView]) -> dict[str, Callable[[RunView], str]]:
+    names = dict.fromkeys(name for view in views for name in shown_metrics(view.summary.curve))
+    metrics = {f"final {cut(name)}": _final(name) for name in names}
+    return {**metrics, **_KEY_FIGURES}
+
+
+def _final(name: str) -> Callable[[RunView], str]:
+    def figure(view: RunView) -> str:
+        found = [p.metrics[name] for p in view.summary.curve if name in p.metrics]
+        return brief(found[-1]) if found else "-"
+
+    return figure
+
+
+def own_data(view: RunView) -> TextTable | None:
+    """Of the last evaluation, if devices hold out some of their data."""
+    found = view.summary.curve[-1].devices if view.summary.curve else {}
+    if not found:
+        return None
+    names = list(dict.fromkeys(name for figures in found.values() for name in figures))
+    return TextTable(
+        "Devices on their own data",
+        "The final model on what each device holds out of its own data.",
+        ["", *map(cut, names)],
+        [
+            [device, *(brief(figures[name]) if name in figures else "-" for name in names)]
+            for device, figures in found.items()
+        ],
     )
 
 

@@ -26,7 +26,6 @@ from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.device import DeviceEngine
-from fedoptima.engine.evaluation import joined
 from fedoptima.engine.payloads import Tensors, copy_of
 from fedoptima.engine.workload import Workload
 from fedoptima.sim.dry import Dry, DryDeviceEngine, DryServerEngine
@@ -62,7 +61,7 @@ class Processes:
         self._workload = workload
         self._build = build
         self._workers = workers
-        self._plans = DryServerEngine(workload, batches)
+        self._plans = DryServerEngine(workload, batches, workload.labels.nbytes)
         devices = {d: DryDeviceEngine(self._plans, batch) for d, batch in batches.items()}
         self._declare = Dry(self._plans, devices)
         self._queues = {node: Queue(node) for node in (SERVER, *batches)}
@@ -201,15 +200,14 @@ class Processes:
 
     def evaluate(self) -> Metrics:
         weights = self._snapshot()
-        size, samples = self._workload.evaluated_at_once, len(self._workload.validation)
-        batches = -(-samples // size)
+        batches = len(self._workload.evaluation_batches)
         share = max(1, batches // (self._workers * _SHARES))
         orders = [
             EvaluateBatches(first, min(first + share, batches), weights)
             for first in range(0, batches, share)
         ]
         replies = self._started().share_out(orders)
-        return joined((sums for reply in replies for sums in reply.sums), samples)
+        return self._workload.joined(sums for reply in replies for sums in reply.sums)
 
     def _snapshot(self) -> SharedTensors:
         schedule, value = self._started(), self._new_value()

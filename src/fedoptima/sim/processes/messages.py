@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedoptima.core.jobs import Job
 from fedoptima.core.types import NodeId, PayloadId
-from fedoptima.engine.evaluation import Sums
+from fedoptima.engine.evaluation import Tally
 from fedoptima.engine.payloads import Tensors
 from fedoptima.sim.processes.shared_memory import Place
 
@@ -88,7 +88,7 @@ class Done(NamedTuple):
     fault: Exception | None = None  # what is wrong with the values
     book: Book | None = None  # of what a device has set aside, or an engine saves
     aside: Place | None = None  # its tensors, if they are not where they were before
-    sums: tuple[Sums, ...] = ()
+    sums: tuple[Tally, ...] = ()
     text: str = ""
     seconds: float = 0.0  # that it took
     faults: Mapping[NodeId, Exception] = {}  # of all devices

@@ -25,6 +25,7 @@ from fedoptima.core.jobs import ExportModel, Job, Merge, ServerStep
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId, Payload
 from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.evaluation import Tally
 from fedoptima.engine.evaluator import Evaluator
 from fedoptima.engine.flat import form_of
 from fedoptima.engine.payloads import Tensors, unpack
@@ -192,7 +193,7 @@ class _Worker:
                 return error
         return None
 
-    def _evaluate(self, batches: EvaluateBatches) -> Iterable[tuple[int, float]]:
+    def _evaluate(self, batches: EvaluateBatches) -> Iterable[Tally]:
         sides = self._evaluator.load(batches.weights)
         try:
             for number in range(batches.first, batches.last):

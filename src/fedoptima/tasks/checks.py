@@ -1,0 +1,62 @@
+"""Does the model fit the task? Found on a small batch, before anything is trained."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.tasks.output import Output
+from fedoptima.tasks.task import Loss, Task
+
+_EACH = {
+    "sample": "(batch, {size})",
+    "position": "(batch, length, {size})",
+    "pixel": "(batch, {size}, height, width)",
+}
+
+
+def check_output(output: object, wanted: Output, samples: int, task: Task) -> None:
+    if isinstance(output, Tensor):
+        shape = tuple(output.shape)
+        flat = wanted.size == 1 and task.labels != "classes" and shape == (samples, *wanted.places)
+        if shape == (samples, *wanted.shape) or flat:
+            return
+        got = str(shape)
+    else:
+        got = type(output).__name__
+    what = f"{wanted.size} classes" if task.labels in ("classes", "shares") else "such labels"
+    raise ConfigError(
+        f"the model returns {got} for {samples} samples, but the data has {what}: it must return "
+        f"{wanted.in_words(samples)}, which is {_EACH[task.predicts].format(size=wanted.size)}"
+    )
+
+
+def check_loss_of(loss: Loss, output: Tensor, labels: Tensor) -> None:
+    """Raise ConfigError unless it returns the mean over the batch, with a gradient."""
+    leaf = output.detach().clone().requires_grad_()
+    given = f"outputs {tuple(output.shape)} {output.dtype} and labels {tuple(labels.shape)} "
+    given += f"{labels.dtype}"
+    try:
+        with torch.enable_grad():
+            value: object = loss(leaf, labels)
+    except Exception as error:  # any error in a user's loss concerns the user's loss
+        raise ConfigError(
+            f"the loss fails on {given}: {type(error).__name__}: {error}; choose the task that "
+            "fits these labels (task=...), or another loss"
+        ) from error
+    if not isinstance(value, Tensor):
+        raise ConfigError(
+            f"the loss returns {type(value).__name__}; it must return a tensor with one number, "
+            "the mean over the batch"
+        )
+    if value.numel() != 1 or value.dim() > 1:
+        raise ConfigError(
+            f"the loss returns a tensor of shape {tuple(value.shape)} for {len(labels)} samples, "
+            "one loss for each; it must return their mean: use reduction='mean', or loss.mean()"
+        )
+    if not value.requires_grad:
+        raise ConfigError(
+            "the loss has no gradient: it must be computed from the outputs by differentiable "
+            "operations, without detach(), item() or argmax"
+        )
