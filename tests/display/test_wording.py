@@ -32,6 +32,8 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "demo_digits.toml"
         ("choose another --out", "choose another out=..."),
         ("resume it with --resume runs/a b", "resume it with fedoptima.resume('runs/a b')"),
         ("for example --set stop.epochs=10)", "for example epochs=10)"),
+        ("recipe and --set epochs = 2", "recipe and epochs=2"),
+        ("--tls-cert and --tls-key missing", "cert=... and key=... missing"),
         ("--gflops 0: must be more", "gflops=0: must be more"),
         ("--server x:y: no port", "server='x:y': no port"),
         ("--name is missing, e.g. --name pi-1", "name=... is missing, e.g. name='pi-1'"),

@@ -108,5 +108,5 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_dry_run_has_no_state_to_go_on_from(tmp_path: Path) -> None:
     run = tmp_path / "run"
     fedoptima.simulate(tiny_recipe("fl", stop={"epochs": 1.0}), out=run, dry=True)
-    with pytest.raises(ConfigError, match="start a new run with the same recipe and --set epochs"):
+    with pytest.raises(ConfigError, match="start a new run with the same recipe and epochs"):
         extended(run, epochs=2)

@@ -36,6 +36,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (  # what is written on the command line
     (r"--name pi-1", "name='pi-1'"),
     (r"--on ray", "on='ray'"),
     (r"--seeds or --seed", "seeds=..."),
+    (r"--tls-(ca|cert|key)", r"\1=..."),
     (r"--vary ([\w.]+)=(\S+,\S+)", r"vary={'\1': [\2]}"),
     (r"--vary ([\w.]+):", r"vary={'\1': ...}:"),
     (r"--(dry|insecure|stay|weights)\b", r"\1=True"),
@@ -97,7 +98,7 @@ def in_python(text: str, call: str, arguments: Collection[str], resumed_by: str 
             text = f"{{{name!r}: {text}}}"
         return f"{table}={text}"
 
-    text = re.sub(r"--set ([\w.]+)=", r"\1 = ", text)
+    text = re.sub(r"--set ([\w.]+) ?= ?", r"\1 = ", text)
     text = re.sub(r"--resume ([^;,\n]+)", lambda m: _resumed(m.group(1), resumed_by), text)
     text = re.sub(r"^--([a-z-]+) (\S+): ", _given, text, flags=re.M)
     for option, words in _OPTIONS:
