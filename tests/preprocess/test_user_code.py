@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from fedoptima.core.method import ServerTraining
 from fedoptima.methods.registry import METHODS, find_method
-from fedoptima.preprocess.user_code import METHODS_WITHOUT_SPLIT, line_of
+from fedoptima.preprocess.split import METHODS_WITHOUT_SPLIT
+from fedoptima.preprocess.user_code import line_of
 
 
 def test_the_methods_that_are_offered_instead_are_those_that_do_not_split() -> None:

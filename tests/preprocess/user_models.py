@@ -44,11 +44,11 @@ def vision_transformer() -> nn.Module:
 
 
 class LstmClassifier(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, words: int = WORDS, width: int = 12, classes: int = CLASSES) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(WORDS, 8)
-        self.lstm = nn.LSTM(8, 12, batch_first=True)
-        self.head = nn.Linear(12, CLASSES)
+        self.embedding = nn.Embedding(words, 8)
+        self.lstm = nn.LSTM(8, width, batch_first=True)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, words: Tensor) -> Tensor:
         _, (last, _) = self.lstm(self.embedding(words))
@@ -58,12 +58,12 @@ class LstmClassifier(nn.Module):
 class PackedGruClassifier(nn.Module):
     """Computes no further than to a sentence's end, which is a matter of its values."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = WORDS, width: int = 12, classes: int = CLASSES) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(WORDS, 8, padding_idx=0)
-        self.gru = nn.GRU(8, 12, batch_first=True)
-        self.hidden = nn.Linear(12, 12)
-        self.head = nn.Linear(12, CLASSES)
+        self.embedding = nn.Embedding(words, 8, padding_idx=0)
+        self.gru = nn.GRU(8, width, batch_first=True)
+        self.hidden = nn.Linear(width, width)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, words: Tensor) -> Tensor:
         lengths = (words != 0).sum(dim=1).clamp(min=1).cpu()

@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fedoptima.models.activation import call
-from fedoptima.preprocess.user_code import METHODS_WITHOUT_SPLIT, CannotTrace
+from fedoptima.preprocess.split import METHODS_WITHOUT_SPLIT
+from fedoptima.preprocess.user_code import CannotTrace
 
 
 class Side(Enum):

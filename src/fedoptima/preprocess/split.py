@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.plan import BlockProfile, Candidate, Objective
 
+# They train the whole model on the device (a test compares this with the list of methods).
+METHODS_WITHOUT_SPLIT = ("fl", "fedasync", "fedbuff")
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -103,8 +106,9 @@ def _check(profile: Profile, devices: Sequence[DeviceSpeed]) -> None:
     if len(profile.blocks) < 2:
         raise ConfigError(
             f"the model has only {len(profile.blocks)} block ({', '.join(profile.names)}) and "
-            "cannot be split; write it as an nn.Sequential of at least two blocks, "
-            "or use a method that does not split the model"
+            "cannot be split; name a module after which to cut (split.at), write it as an "
+            "nn.Sequential of at least two blocks, or use a method that does not split the model: "
+            f"{', '.join(METHODS_WITHOUT_SPLIT)}"
         )
     for index, device in enumerate(devices):
         # `not >` also refuses NaN

@@ -8,14 +8,12 @@ from pathlib import Path
 import torch
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.preprocess.split import METHODS_WITHOUT_SPLIT
 
 
 class CannotTrace(ConfigError):
     """No graph of the model can be made."""
 
-
-# They train the whole model on the device (a test compares this with the list of methods).
-METHODS_WITHOUT_SPLIT = ("fl", "fedasync", "fedbuff")
 
 WAY_OUT = (
     "name a module after which to cut (split.at = 'encoder.layer.2'), write the model as an "
