@@ -26,17 +26,19 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 import fedoptima
+from fedoptima.data.dataset import Split
 from fedoptima.data.registry import load_dataset
 from fedoptima.models.activation import call, map_tensors, tensors_of
 from fedoptima.preprocess.cuts import cuttable
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 HEAD = (
-    "| model | version | cut after | crosses, per sample | whole | cut | FedOptima |",
-    "|---|---|---|---|---|---|---|",
+    "| model | version | cut after | crosses, per sample | digits | whole | cut | FedOptima |",
+    "|---|---|---|---|---|---|---|---|",
 )
 FLEET = {"server": {"gflops": 100.0}, "devices": [{"name": "device", "gflops": 10.0, "mbps": 1e3}]}
 CLASSES, SHADES, PIXELS = 10, 17, 64
+INK = 8  # of 16
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Entry:
     at: str
     package: str = "torch"
     rate: float = 1e-3
+    by_pixel: bool = False  # where is ink? instead of: which digit is it?
 
 
 def _images(side: int) -> Callable[[Tensor], Tensor]:
@@ -54,6 +57,12 @@ def _images(side: int) -> Callable[[Tensor], Tensor]:
         return large.expand(-1, 3, -1, -1).contiguous()
 
     return resized
+
+
+def _noisy(digits: Tensor) -> Tensor:
+    """As they are, with noise."""
+    random = torch.Generator().manual_seed(len(digits))
+    return digits / 8 - 1 + 0.5 * torch.randn(digits.shape, generator=random)
 
 
 def _words(digits: Tensor) -> Tensor:
@@ -117,11 +126,18 @@ def _recurrent(name: str) -> Callable[[], nn.Module]:
     return build
 
 
+def _unet() -> nn.Module:
+    from tests.preprocess.user_models import UNet
+
+    return UNet(classes=2)
+
+
 ENTRIES: dict[str, Entry] = {
     "transformers BERT": Entry(_bert, _masked, "bert.encoder.layer.1", "transformers"),
     "transformers ViT": Entry(_vit, _images(32), "vit.layers.1", "transformers"),
     "LSTM": Entry(_recurrent("LstmClassifier"), _words, "lstm", rate=5e-3),
     "packed GRU": Entry(_recurrent("PackedGruClassifier"), _words, "gru", rate=5e-3),
+    "U-Net": Entry(_unet, _noisy, "down2", rate=5e-3, by_pixel=True),
     "torchvision efficientnet_b0": Entry(
         _torchvision("efficientnet_b0"), _images(32), "features.2", "torchvision"
     ),
@@ -136,7 +152,11 @@ ENTRIES: dict[str, Entry] = {
         _timm("mobilenetv3_small_100"), _images(32), "blocks.1", "timm"
     ),
     "timm vit_tiny_patch16_224": Entry(
-        _timm("vit_tiny_patch16_224", img_size=32, patch_size=8), _images(32), "blocks.2", "timm"
+        _timm("vit_tiny_patch16_224", img_size=32, patch_size=8),
+        _images(32),
+        "blocks.2",
+        "timm",
+        rate=3e-4,
     ),
 }
 
@@ -152,8 +172,10 @@ def without_torchvision_ops() -> object:
 def row_of(name: str, entry: Entry, samples: int) -> str:
     """A row of the table; raises if the parts are not the whole."""
     data = load_dataset("digits", directory=os.environ.get("FEDOPTIMA_DATA"))
-    train = (entry.inputs(data.train.inputs[:samples]), data.train.labels[:samples])
-    test = (entry.inputs(data.test.inputs[:samples]), data.test.labels[:samples])
+    train, test = (
+        (entry.inputs(split.inputs[:samples]), _labels(split, entry)[:samples])
+        for split in (data.train, data.test)
+    )
     torch.manual_seed(1)
     model = entry.build()
     crossing = _compared(model, map_tensors(test[0], lambda tensor: tensor[:3]), entry.at)
@@ -168,14 +190,19 @@ def row_of(name: str, entry: Entry, samples: int) -> str:
             method=method,
             training={"batch_size": 16, "device": optimizer, "server": optimizer},
             split={"at": entry.at},
+            **({"task": "dense"} if entry.by_pixel else {}),
             epochs=2,
             workers=1,
         )
         shares.append(f"{100 * (result.accuracy or 0):.1f} %")
         print(f"{name}: {method}, two epochs of {samples} digits: {shares[-1]}", flush=True)
     tensors = " + ".join("x".join(map(str, shape)) for shape in crossing)
-    cells = [name, version(entry.package), f"`{entry.at}`", tensors, *shares]
+    cells = [name, version(entry.package), f"`{entry.at}`", tensors, str(samples), *shares]
     return f"| {' | '.join(cells)} |"
+
+
+def _labels(split: Split, entry: Entry) -> Tensor:
+    return (split.inputs[:, 0] >= INK).long() if entry.by_pixel else split.labels
 
 
 def _compared(model: nn.Module, example: object, at: str) -> list[tuple[int, ...]]:

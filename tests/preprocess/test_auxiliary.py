@@ -288,3 +288,10 @@ def test_of_several_tensors_the_first_is_read() -> None:
     assert auxiliary is not None
     assert torch.equal(auxiliary((hidden, mask)), auxiliary((hidden, ~mask)))
     assert auxiliary((hidden, mask)).shape == (2, CLASSES)
+
+
+def test_a_layer_norm_tells_that_channels_come_last() -> None:
+    merging = nn.Sequential(nn.Conv2d(3, 8, 4), nn.LayerNorm(8), nn.LayerNorm(32))
+    auxiliary = build_auxiliary(merging, torch.rand(2, 4, 4, 32), CLASSES)
+    assert auxiliary is not None
+    assert auxiliary.get_submodule("network.linear").in_features == 32

@@ -90,7 +90,7 @@ def build_auxiliary(
     match activation.dim():
         case 4 if isinstance(last, InvertedResidual):
             return _inverted_residual(activation, depth, classes, last)
-        case 4 if _ends_in_positions(last, activation):  # (batch, height, width, channels)
+        case 4 if _ends_in_positions(device_side, activation):  # (batch, height, width, channels)
             positions = _positions(activation.flatten(1, 2), depth, classes, last, function)
             return _behind(nn.Flatten(1, 2), positions)
         case 4:
@@ -107,9 +107,13 @@ def build_auxiliary(
             return _behind(nn.Flatten(2), network)
 
 
-def _ends_in_positions(last: nn.Module | None, activation: Tensor) -> bool:
-    """Whether the channels are the last dimension: a dense layer works on that one."""
-    return isinstance(last, nn.Linear) and last.out_features == activation.shape[-1]
+def _ends_in_positions(device_side: nn.Module, activation: Tensor) -> bool:
+    """Whether the channels are the last dimension: dense layers and layer norms work on that."""
+    last = _last(device_side, (nn.Conv2d, nn.Linear))
+    norm = _last(device_side, (nn.Conv2d, nn.BatchNorm2d, nn.LayerNorm))
+    width = last.out_features if isinstance(last, nn.Linear) else None
+    normed = norm.normalized_shape[-1] if isinstance(norm, nn.LayerNorm) else None
+    return activation.shape[-1] in (width, normed) and activation.shape[1] not in (width, normed)
 
 
 def _behind(shape: nn.Module, network: nn.Sequential) -> nn.Sequential:
