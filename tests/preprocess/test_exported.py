@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import call, is_activation, map_tensors, tensors_of
+from fedoptima.preprocess.auxiliary import build_auxiliary
 from fedoptima.preprocess.cuts import Cuttable, cuttable
 from fedoptima.preprocess.export import exported
-from fedoptima.preprocess.exported import ExportSegments
+from fedoptima.preprocess.exported import ExportedPart, ExportSegments
 
 from .user_models import (
     Efficient,
@@ -206,6 +207,19 @@ def test_what_is_never_used_is_kept_with_the_server_side(cut: Cut) -> None:
     assert isinstance(blocks.segments, ExportSegments)
     server = blocks.part(split, len(blocks.names)).state_dict()
     assert {key for key in model.state_dict() if key.startswith("unused")} <= set(server)
+
+
+def test_the_auxiliary_network_is_made_after_layers_of_the_device_side(cut: Cut) -> None:
+    model, inputs, blocks, split = cut("bert")
+    device = blocks.part(0, split)
+    assert isinstance(device, ExportedPart)
+    inside = [name for name, m in model.named_modules() if m in device._exported_layers]
+    assert inside
+    assert all(name.startswith(("bert.embeddings", "bert.encoder.layer.0")) for name in inside)
+    crossing = call(device, inputs(2))
+    auxiliary = build_auxiliary(device, crossing, 3)
+    assert auxiliary is not None
+    assert call(auxiliary, crossing).shape == (2, 3)  # type: ignore[attr-defined]
 
 
 def test_a_named_module_is_found_without_exporting_where_fx_or_a_sequential_does() -> None:

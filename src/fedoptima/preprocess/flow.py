@@ -80,12 +80,15 @@ class Flow:
         return [name.rpartition(".")[0] or name for name in names]
 
     def modules(self, first: int, last: int) -> list[str]:
-        """All modules that run in these nodes, in the order in which they end."""
+        """The modules that run in these nodes as a whole, in the order in which they end."""
+        others = (*self.nodes[:first], *self.nodes[last:])
+        elsewhere = {path for node in others for path in _stack(node)}
         ended: dict[str, None] = {}
         for node in self.nodes[first:last]:
             for path in reversed(_stack(node)):
-                ended.pop(path, None)
-                ended[path] = None
+                if path not in elsewhere:
+                    ended.pop(path, None)
+                    ended[path] = None
         return list(ended)
 
     def places(self, first: int, last: int, *, several: bool) -> dict[Kinds, Place]:
