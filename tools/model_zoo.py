@@ -186,6 +186,7 @@ def row_of(name: str, entry: Entry, samples: int) -> str:
             model=deepcopy(model) if method == "fl" else model,
             train=train,
             test=test,
+            data={"partition": {"kind": "iid"}},
             fleet=FLEET,
             method=method,
             training={"batch_size": 16, "device": optimizer, "server": optimizer},

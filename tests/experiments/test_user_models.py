@@ -17,6 +17,7 @@ from tests.preprocess.user_models import (
     Efficient,
     LstmClassifier,
     PackedGruClassifier,
+    UNet,
     bert,
     vision_transformer,
 )
@@ -82,6 +83,16 @@ def test_an_unchanged_model_is_split_and_learns(
     result = trained(build(), data, at, method=method)
     assert result.curve[-1].loss < math.log(CLASSES)  # that of a guess
     build().load_state_dict(result.weights)  # the whole model's names
+
+
+@pytest.mark.parametrize("method", ["fedoptima", "splitfed"])
+def test_a_u_net_is_split_through_its_branches_and_learns(method: str) -> None:
+    torch.manual_seed(1)
+    train, test = ((x, (x[:, 0] > 0).long()) for x, _ in (pictures(120), pictures(60)))
+    result = trained(
+        *(UNet(classes=2), "pictures", "down2"), train=train, test=test, method=method, task="dense"
+    )
+    assert result.curve[-1].loss < math.log(2)
 
 
 def test_an_exported_model_is_the_same_in_worker_processes_and_after_an_interruption(
