@@ -22,6 +22,7 @@ NAMES = {
     "Interrupted": "class",
     "Recipe": "class",
     "Result": "class",
+    "Task": "class",
     "compare": "function",
     "join": "function",
     "load_recipe": "function",

@@ -25,7 +25,8 @@ def test_an_evaluation_is_a_point_at_the_time_since_the_plan() -> None:
     )
     assert account.points == []
     account.observe(told(9.0, SERVER, Evaluated(1, (("accuracy", 0.25), ("loss", 1.5)))))
-    assert account.points == [Point(9.0 - account.began, 0.5, 7, 8, 5, 0.25, 1.5)]
+    figures = {"accuracy": 0.25, "loss": 1.5}
+    assert account.points == [Point(9.0 - account.began, 0.5, 7, 8, 5, 0.25, 1.5, figures)]
     assert account.epochs == 0.5
 
 
