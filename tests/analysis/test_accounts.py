@@ -142,7 +142,6 @@ def test_no_more_activations_wait_than_the_cap_allows(method: str, cap: int) -> 
         stop=StopRule(rounds=4),
         server_speed=1.0,
         iterations=20,  # merges go first: with fewer the server would do nothing else
-        cap=cap,
     )
     world = Audit(description)
     world.run()
