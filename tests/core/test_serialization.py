@@ -5,7 +5,7 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
-from typing import NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -18,6 +18,7 @@ from fedoptima.core.membership import Member
 from fedoptima.core.messages import Join
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.serialization import Plain, freeze, register, register_foreign, thaw
+from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import Payload, PayloadId
 from tests.support.bench import running_server
 from tests.support.rows import ROWS
@@ -36,6 +37,8 @@ def example(hint: object) -> object:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return example(next(a for a in arguments if a is not types.NoneType))
+    if origin is Literal:
+        return arguments[0]
     if origin is tuple:
         return tuple(example(a) for a in arguments if a is not Ellipsis)
     if is_dataclass(hint) and isinstance(hint, type):
@@ -47,6 +50,8 @@ def example(hint: object) -> object:
 def build(cls: type) -> object:
     if cls is Payload:
         return Payload(PayloadId("a/0/1"), 12)
+    if cls is StopRule:  # not every pair of its fields goes together
+        return StopRule(epochs=3.0, target_accuracy=0.5)
     hints = get_type_hints(cls)
     return cls(*(example(hints[field.name]) for field in fields(cls)))
 

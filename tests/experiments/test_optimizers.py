@@ -91,7 +91,7 @@ def test_a_run_with_an_optimiser_of_its_own_is_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"device": {"name": "rmsprob"}}, "training.device.name = 'rmsprob': unknown"),
+        ({"device": {"name": "rmsprob"}}, r"training=\{'device': \{'name': 'rmsprob'\}\}: unknown"),
         ({"device": {"name": "LBFGS"}}, "needs more than a gradient for each step"),
         ({"server": {"name": "Muon"}}, "optimiser 'Muon': cannot be made"),
         ({"device": {"name": f"{HERE}:half_way"}}, "cannot be made with the parameters and lr"),
@@ -102,8 +102,8 @@ def test_a_run_with_an_optimiser_of_its_own_is_resumed(tmp_path: Path) -> None:
         ),
         ({"device": {"options": {"warmth": 1}}}, "optimiser 'sgd': .*warmth"),
         ({"schedule": {"kind": "step"}}, "must be 'constant', 'cosine' or 'linear', or your own"),
-        ({"schedule": lambda share: -share}, "training.schedule.kind: gives -0.5 at 0.5"),
-        ({"schedule": lambda: 1.0}, "training.schedule.kind: fails at 0"),
+        ({"schedule": lambda share: -share}, r"training=\{'schedule': .*: gives -0\.5 at 0\.5"),
+        ({"schedule": lambda: 1.0}, r"training=\{'schedule': .*: fails at 0"),
         ({"schedule": {"kind": half_way, "warmup": 0.1}}, "warmup and floor do not belong"),
     ],
 )

@@ -33,6 +33,7 @@ SHOWN_BY = {
     "ray": [
         ["sweep", "recipes/demo_digits.toml", "--vary", "fleet.scale=1", "--dry", "--on", "ray"]
     ],
+    "testing": [],
 }
 IMPORTED = {
     "": ["torch", "fedoptima"],
@@ -42,6 +43,7 @@ IMPORTED = {
     "dashboard": ["uvicorn", "fedoptima.dashboard.app"],
     "track": ["prometheus_client", "tensorboard", "mlflow"],
     "ray": ["ray"],
+    "testing": ["hypothesis", "fedoptima.testing"],
 }
 
 

@@ -274,8 +274,8 @@ class Watch:
                 self._forget(device)
             case Received(device, _, ActivationBatch()) if running(world.server):
                 self._granted.pop(device, None)
-                late = any(isinstance(e, Note) and "late" in e.kind for e in record.effects)
-                self._buffered[device] += not late
+                notes = [effect.kind for effect in record.effects if isinstance(effect, Note)]
+                self._buffered[device] += not any("late" in n or "dropped" in n for n in notes)
             case Received(device, _, ModelUpdate()):
                 self._owing.pop(device, None)
         for effect in record.effects:
