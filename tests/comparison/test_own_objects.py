@@ -106,6 +106,19 @@ def test_a_stopped_comparison_asks_for_its_objects_again(tmp_path: Path) -> None
         resume_comparison(out, interrupted=lambda: True, **again)  # type: ignore[arg-type]
 
 
+def test_a_stopped_comparison_takes_a_task_and_an_optimiser_again(tmp_path: Path) -> None:
+    wrong = {"wrong": lambda outputs, labels: float((outputs.argmax(1) != labels).sum())}
+    count = {"name": "classification", "metrics": wrong}
+    training = {"batch_size": 8, "device": {"name": lambda p, lr: torch.optim.SGD(p, lr)}}
+    mine = {**own(epochs=1.0), "task": count, "training": training}
+    out = tmp_path / "out"
+    with pytest.raises(Interrupted):
+        compare(methods=["fl"], out=out, interrupted=lambda: True, **mine)  # type: ignore[arg-type]
+    again = {name: mine[name] for name in ("model", "train", "test", "task", "training")}
+    found = resume_comparison(out, jobs=1, **again)  # type: ignore[arg-type]
+    assert not found.failures()
+
+
 def test_a_sweep_takes_them_too() -> None:
     found = sweep(
         vary={"training.batch_size": [8, 16]},

@@ -22,6 +22,8 @@ from fedoptima.config.schema import Recipe
 from fedoptima.data.dataset import Dataset
 from fedoptima.display.wording import speaks_python
 from fedoptima.experiments.given import Given, given_data, given_methods
+from fedoptima.experiments.given_task import given_task
+from fedoptima.experiments.given_training import given_training
 from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.named_code import allow
 from fedoptima.tasks.task import Loss, Task
@@ -165,6 +167,8 @@ def resume_comparison(
     train: object = None,
     test: object = None,
     methods: Methods = (),
+    task: Task | Options | None = None,
+    training: Options | None = None,
     loss: Loss | None = None,
     jobs: int | None = None,
     on: On = "processes",
@@ -184,6 +188,8 @@ def resume_comparison(
         train: The training data, if it was given in Python.
         test: The test data, if it was given in Python.
         methods: Those that were given as functions of a script or a notebook.
+        task: The task, if it was given as a `Task` or with functions.
+        training: Optimisers and schedules that were given as functions, at their places.
         loss: The loss, if one was given.
         jobs: As in `compare`.
         on: As in `compare`.
@@ -211,8 +217,11 @@ def resume_comparison(
     refuse_links(folder)
     about = read_about(folder)
     recipe = about.recipe
-    dataset = given_data(train, test, recipe.data.options)
-    given = Given(model, dataset, loss, allow(allow_modules), given_methods(methods))
+    code, learned = allow(allow_modules), given_task(task)
+    dataset = given_data(train, test, recipe.data.options, lambda: learned.of(recipe, loss, code))
+    _, functions = given_training(training)
+    made = given_methods(methods)
+    given = Given(model, dataset, loss, code, made, learned.given, functions)
     given.check(recipe, folder)
     execution = Execution(jobs, on, checkpoint_every)
     with watched(execution, recipe, given, folder, progress, observer, interrupted) as execution:

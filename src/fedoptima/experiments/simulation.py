@@ -214,7 +214,7 @@ def resume(
     train: object = None,
     test: object = None,
     method: Builder | Options | None = None,
-    task: Task | None = None,
+    task: Task | Options | None = None,
     training: Options | None = None,
     loss: Loss | None = None,
     extend: Options | None = None,

@@ -158,7 +158,7 @@ def _data(directory: Path | None) -> Iterator[Finding]:
     sets = [name for name, item in DATASETS.items() if item.where(directory) is not None]
     found = f"{', '.join(sets) or 'no data sets'} (looked in {', '.join(map(str, folders))})"
     way_out = "name the folder of your data sets: --data DIR, FEDOPTIMA_DATA or data.directory"
-    yield Finding("data", found, "" if there else way_out, optional=True)
+    yield Finding("data", found, "" if there or sets else way_out, optional=True)
 
 
 def _open_files() -> Iterator[Finding]:
