@@ -23,7 +23,8 @@ CORE_COVERAGE := 98
 COVERAGE := 90
 
 test: lint ## Check style and types, run every test, check how much of the code they run
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not slow" --cov --cov-report=
+	$(BIN)/python -m pytest -m "cluster and not slow" --cov --cov-report= tests/comparison
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not cluster and not slow" --cov --cov-append --cov-report=
 	$(BIN)/coverage report --include='*/fedoptima/core/*' --fail-under=$(CORE_COVERAGE) --skip-covered
 	$(BIN)/coverage report --fail-under=$(COVERAGE) --skip-covered --sort=miss
 

@@ -49,6 +49,14 @@ def own(model: nn.Module | None = None, **changes: object) -> dict[str, object]:
     return {**usual, **changes}
 
 
+def wrong(outputs: Tensor, labels: Tensor) -> float:
+    return float((outputs.argmax(1) != labels).sum())
+
+
+def plain_sgd(parameters: list[Tensor], lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr)
+
+
 FORKED = """
 from dataclasses import replace
 import torch
@@ -107,9 +115,8 @@ def test_a_stopped_comparison_asks_for_its_objects_again(tmp_path: Path) -> None
 
 
 def test_a_stopped_comparison_takes_a_task_and_an_optimiser_again(tmp_path: Path) -> None:
-    wrong = {"wrong": lambda outputs, labels: float((outputs.argmax(1) != labels).sum())}
-    count = {"name": "classification", "metrics": wrong}
-    training = {"batch_size": 8, "device": {"name": lambda p, lr: torch.optim.SGD(p, lr)}}
+    count = {"name": "classification", "metrics": {"wrong": wrong}}
+    training = {"batch_size": 8, "device": {"name": plain_sgd}}
     mine = {**own(epochs=1.0), "task": count, "training": training}
     out = tmp_path / "out"
     with pytest.raises(Interrupted):

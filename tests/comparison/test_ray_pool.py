@@ -41,6 +41,11 @@ def network(classes):
 LENGTH = "stop.epochs=10"
 
 
+# In a process of their own (see the Makefile): a cluster's processes are forked from this one, and
+# did not start where tests of the network had used gRPC in it before.
+pytestmark = pytest.mark.cluster
+
+
 class Cluster:
     """Two nodes of one CPU each; the second claims to have a GPU."""
 
