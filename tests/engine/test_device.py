@@ -73,6 +73,7 @@ def test_a_model_may_arrive_while_a_device_prepares() -> None:
     device = DeviceEngine(workload, NodeId("d"), bench.loaders["d"])
     calls.append(lambda: device.admit(GlobalModel(1, 0.0, bench.first_model)))
     device.execute(Prepare(bench.plan), PayloadId("job/0/1"))
+    assert not calls, "nothing arrived meanwhile"
     device.admit(GlobalModel(1, 0.0, bench.first_model))
 
 

@@ -363,7 +363,7 @@ def pixel_batch(**changes: Tensor) -> ActivationBatch:
     return ActivationBatch(0, payload(**{**tensors, **changes}))
 
 
-def test_labels_of_pixels_are_admitted_and_trained_on() -> None:
+def test_labels_of_pixels_are_admitted() -> None:
     bench = pixel_bench()
     message = pixel_batch()
     bench.server.admit(message, bench.server.inspect(message))

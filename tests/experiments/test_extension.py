@@ -98,6 +98,19 @@ def test_what_cannot_be_extended_leaves_the_run_as_it_is(
     assert json.loads((finished / "summary.json").read_text())["reason"] == "1 epochs done"
 
 
+def test_a_metric_that_falls_is_trained_further_to_a_lower_target(tmp_path: Path) -> None:
+    """What is more is not a larger number for every key of ``stop``."""
+    stop = {"epochs": 1.0, "metric": "loss", "target": 0.001}
+    run = tmp_path / "run"
+    fedoptima.simulate(tiny_recipe("fl", stop=stop), out=run, workers=1)
+    further = {"epochs": 2.0, "target": 0.0001}
+    longer = fedoptima.resume(run, extend=further, allow_modules=ALLOWED, workers=1)
+    assert longer.reason == "2 epochs done"
+    reached = {"epochs": 3.0, "target": 1000.0}
+    with pytest.raises(ConfigError, match=r"would end at once \(loss .* reached the target"):
+        fedoptima.resume(run, extend=reached, allow_modules=ALLOWED, workers=1)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("finished") / "run"

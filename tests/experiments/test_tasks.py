@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import fedoptima
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.result import Result
+from fedoptima.tasks.ready import regression
 
 FLEET = {
     "server": {"gflops": 1.0},
@@ -259,6 +260,22 @@ def test_devices_are_measured_on_what_they_hold_out_of_their_own_data(tmp_path: 
     assert run("classification", **usual, workers=2).curve == one.curve
     dry = run("classification", data=data, epochs=2, dry=True)
     assert dry.device_samples == one.device_samples
+
+
+@pytest.mark.parametrize("task", ["regression", regression()], ids=["by name", "as a Task"])
+def test_a_loss_of_ones_own_sees_outputs_in_the_shape_of_the_labels(task: object) -> None:
+    """Else torch would spread (batch, 1) and (batch,) over a square, and return a number still."""
+    shapes = set()
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        shapes.add((outputs.shape, labels.shape))
+        return nn.functional.l1_loss(outputs, labels)
+
+    inputs = torch.randn(64, 6)
+    train = (inputs, inputs.sum(1))
+    run(task, "regression", model=mlp(6, 1), train=train, test=train, loss=loss, epochs=1)
+    assert shapes
+    assert all(outputs == labels for outputs, labels in shapes)
 
 
 # ---- mistakes ------------------------------------------------------------------------------------

@@ -312,10 +312,7 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _schedule_has_a_budget(self) -> Recipe:
-        training, stop = self.training, self.stop
-        own = (training.device.schedule, training.server.schedule)
-        moves = any(schedule.moves for schedule in (training.schedule, *own) if schedule)
-        if moves and stop.only_accuracy:
+        if self.training.schedules_move and self.stop.only_accuracy:
             raise ValueError(
                 "training.schedule follows the share of the budget that is spent, but there is "
                 "none: add stop.epochs (or rounds, hours), or use a constant schedule"

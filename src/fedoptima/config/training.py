@@ -133,3 +133,9 @@ class TrainingConfig(Strict):
         description="When a device's loss, or what it sends, is not finite: it leaves the run, or "
         "the run ends.",
     )
+
+    @property
+    def schedules_move(self) -> bool:
+        """Does any learning rate follow the share of the budget that is spent?"""
+        all_of_them = (self.schedule, self.device.schedule, self.server.schedule)
+        return any(schedule.moves for schedule in all_of_them if schedule)

@@ -42,7 +42,7 @@ class StopRule:
     )
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in _POSITIVE}
+        given = {name: getattr(self, name) for name in BUDGETS}
         if all(value is None for value in (*given.values(), self.target)):
             raise ConfigError(
                 "nothing stops this run: give rounds, epochs, hours, target_accuracy, target or "
@@ -96,7 +96,7 @@ class StopRule:
         return min(spent, 1.0)
 
 
-_POSITIVE = ("rounds", "epochs", "hours", "target_accuracy", "patience")
+BUDGETS = ("rounds", "epochs", "hours", "target_accuracy", "patience")
 
 
 class Stopper:

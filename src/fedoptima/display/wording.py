@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 _command_line = ContextVar("command_line", default=False)
 
-_TABLES = ("model", "data", "fleet", "method", "training", "split", "stop")
+_TABLES = ("model", "data", "fleet", "method", "task", "training", "split", "stop")
 _SHORT = {"model.name": "model", "data.name": "data", "fleet.preset": "fleet"}
-_SHORT |= {"method.name": "method", "stop.epochs": "epochs"}
+_SHORT |= {"method.name": "method", "task.name": "task", "stop.epochs": "epochs"}
 _SUFFIXES = {"csv", "json", "jsonl", "toml", "npy", "npz", "parquet", "pt", "py", "safetensors"}
 _VALUE = r"""'[^']*'|"[^"]*"|[^\s:;,()]+"""
 _KEY = re.compile(rf"""(?<![\w./'"-])({"|".join(_TABLES)})((?:\.\w+)+)(?: = ({_VALUE}))?""")

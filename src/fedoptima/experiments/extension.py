@@ -8,7 +8,7 @@ from dataclasses import asdict
 from fedoptima.config.load import set_key, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.core.stopping import Stopper, StopRule
+from fedoptima.core.stopping import BUDGETS, Stopper, StopRule
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.run_directory import RunDirectory
 
@@ -37,14 +37,12 @@ def announcement(before: Recipe, after: Recipe) -> str:
     """What changes, in words for who asked for it."""
     old, new = asdict(before.stop), asdict(after.stop)
     changes = (
-        f"stop.{key} = {new[key]:g}" + ("" if old[key] is None else f" instead of {old[key]:g}")
+        f"stop.{key} = {new[key]}" + ("" if old[key] is None else f" instead of {old[key]}")
         for key in new
         if new[key] != old[key]
     )
-    schedule = after.training.schedule
-    follows = ""
-    if schedule.kind != "constant" or schedule.warmup:
-        follows = "; the learning rate follows the new budget"
+    moves = after.training.schedules_move
+    follows = "; the learning rate follows the new budget" if moves else ""
     return f"going on to {', '.join(changes)}{follows}"
 
 
@@ -61,9 +59,10 @@ def _changed(recipe: Recipe, changes: Mapping[str, object], where: str) -> Recip
             )
         set_key(table, path, value)
     extended = validate(Recipe, table, where).model_copy(update={"workers": recipe.workers})
-    for key, value in asdict(extended.stop).items():
-        if before[key] is not None and value < before[key]:
-            less = f"stop.{key} = {value:g} is less than before, {before[key]:g}"
+    for key in BUDGETS:
+        old, new = before[key], getattr(extended.stop, key)
+        if old is not None and new is not None and new < old:
+            less = f"stop.{key} = {new:g} is less than before, {old:g}"
             raise ConfigError(f"{where}: {less}; give more")
     if extended.stop == recipe.stop:
         raise ConfigError(f"{where}: has stop: {_listed(before)} already; give more")
@@ -74,9 +73,7 @@ def _already(rule: StopRule, result: Result) -> str | None:
     """The reason why a run with this result would end at once."""
     stopper = Stopper(rule)
     reasons = [
-        stopper.evaluated({"accuracy": point.accuracy}, epochs=point.epochs)
-        for point in result.curve
-        if point.accuracy is not None
+        stopper.evaluated(dict(point.metrics), epochs=point.epochs) for point in result.curve
     ]
     last = result.curve[-1] if result.curve else None
     if last is not None:

@@ -61,17 +61,16 @@ def _is_plain(value: object) -> bool:
 
 def task_of(config: TaskConfig, given: Task | None, loss: Loss | None, code: AllowedCode) -> Task:
     """``loss``: in place of the task's own."""
-    from fedoptima.tasks.ready import READY, build_task
+    from fedoptima.tasks.ready import build_task
     from fedoptima.tasks.task import check_loss
 
     if loss is not None:
         check_loss(loss)
-    if given is not None:
-        return given if loss is None else replace(given, loss=loss)
-    if loss is not None and config.name in READY:
-        return build_task(config.name, {**config.options, "loss": loss}, code)
-    task = build_task(config.name, config.options, code)
-    return task if loss is None else replace(task, loss=loss)
+    task = build_task(config.name, config.options, code) if given is None else given
+    if loss is None:
+        return task
+    around = getattr(task.loss, "around", None)  # a ready task brings outputs and labels together
+    return replace(task, loss=loss if around is None else around(loss))
 
 
 def check_figures(recipe: Recipe, task: Task) -> None:

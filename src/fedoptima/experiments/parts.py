@@ -81,11 +81,10 @@ def _table(part: object, key: str) -> Options | None:
     return {key: part}
 
 
-def _resolve(recipe: RecipeLike | None, parts: Options, where: str) -> Recipe:
+def _resolve(base: Recipe | None, parts: Options, where: str) -> Recipe:
     given = {name: part for name, part in parts.items() if part is not None}
-    if recipe is None:
+    if base is None:
         return validate(Recipe, given, where)
-    base = as_recipe(recipe)
     if not given:
         return base
     kept = {**base.model_dump(exclude_unset=True), "workers": base.workers}

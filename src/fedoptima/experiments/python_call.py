@@ -47,6 +47,10 @@ def stoppable(
         raise KeyboardInterrupt(said) from None
 
 
+# Arguments that one of the functions has under another name.
+_PLURAL = {("resume_comparison", "method"): "methods"}
+
+
 def _ctrl_c_is_ours() -> bool:
     main = threading.current_thread() is threading.main_thread()
     return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -54,7 +58,8 @@ def _ctrl_c_is_ours() -> bool:
 
 def resume_call(function: str, directory: str | Path, recipe: Recipe, given: Given) -> str:
     """How a run or a comparison is resumed, as it would be written."""
-    arguments = [repr(str(directory)), *(f"{name}=..." for name in given.names)]
+    names = [_PLURAL.get((function, name), name) for name in given.names]
+    arguments = [repr(str(directory)), *(f"{name}=..." for name in names)]
     if packages := named_packages(recipe):
         arguments.append(f"allow_modules={list(packages)!r}")
     return f"resume it with fedoptima.{function}({', '.join(arguments)})"

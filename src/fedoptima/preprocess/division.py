@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fedoptima.models.activation import call
+from fedoptima.preprocess.graph import is_under
 from fedoptima.preprocess.split import METHODS_WITHOUT_SPLIT
 from fedoptima.preprocess.user_code import CannotTrace
 
@@ -71,8 +72,8 @@ class Division:
             if child is None:
                 continue
             inside = _join(path, name)
-            calls = {s for p, sides in self._calls.items() if _under(p, inside) for s in sides}
-            if self._at != inside and _under(self._at, inside):
+            calls = {s for p, sides in self._calls.items() if is_under(p, inside) for s in sides}
+            if self._at != inside and is_under(self._at, inside):
                 self._divide(child, inside)
             elif len(calls) < 2:
                 self._sides[inside] = Side.DEVICE if Side.DEVICE in calls else Side.SERVER
@@ -126,7 +127,7 @@ class _Watch(TorchFunctionMode):
         )
         self._names = {id(tensor): name for name, tensor in tensors}
         for path, module in model.named_modules():
-            ancestor = path == "" or (path != at and _under(at, path))
+            ancestor = path == "" or (path != at and is_under(at, path))
             if not ancestor:
                 module.register_forward_pre_hook(self._entered(path))
                 module.register_forward_hook(self._left(path, path == at))
@@ -160,7 +161,3 @@ class _Watch(TorchFunctionMode):
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _under(path: str, module: str) -> bool:
-    return f"{path}.".startswith(f"{module}.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from fedoptima.core.errors import ConfigError
@@ -142,25 +142,35 @@ READY: Mapping[str, Callable[..., Task]] = {
 # ---- losses and figures of a batch ---------------------------------------------------------------
 
 
-class _AsLabels:
+class _AsLabels(nn.Module):
     """A loss of outputs (batch, 1) and labels (batch,), which torch would spread over a square."""
 
     def __init__(self, loss: Loss) -> None:
+        super().__init__()
         self._loss = loss
 
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def around(self, loss: Loss) -> Loss:
+        """The same for another loss."""
+        return _AsLabels(loss)
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self._loss(_like(outputs, labels), labels)
 
 
-class _OfPlaces:
+class _OfPlaces(nn.Module):
     """A loss over classes at every place."""
 
     def __init__(self, loss: Loss, ignored: int, *, last: bool) -> None:
+        super().__init__()
         self._loss = loss
         self._ignored = ignored
         self._last = last
 
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def around(self, loss: Loss) -> Loss:
+        """The same for another loss."""
+        return _OfPlaces(loss, self._ignored, last=self._last)
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if self._loss is not cross_entropy:  # the user's own takes them as they are
             return self._loss(outputs, labels)
         # One place a row: the loss of pictures has no deterministic kernel on CUDA.

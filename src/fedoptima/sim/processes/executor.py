@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.events import Metrics
-from fedoptima.core.jobs import Job, Prepare, RobustMerge
+from fedoptima.core.jobs import Job, Prepare, RobustMerge, source_of
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.plan import Plan
@@ -47,7 +47,7 @@ from fedoptima.sim.processes.messages import (
 from fedoptima.sim.processes.queues import Item, Queue
 from fedoptima.sim.processes.schedule import Schedule
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedMemory, SharedTensors
-from fedoptima.sim.processes.worker import BuildDevice, subject
+from fedoptima.sim.processes.worker import BuildDevice
 
 _SHARES = 4  # of an evaluation, for each worker
 
@@ -97,7 +97,7 @@ class Processes:
         schedule = self._started()
         item = schedule.add(node, job, needed, declared, value)
         if node == SERVER:
-            device = subject(job)
+            device = source_of(job)
             if device is not None:
                 self._seen[device] = item
         if value is None:

@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-    """A mapping with a region for each process, which only that process hands out."""
+    """A mapping with a region for each process, which alone hands it out for the first time."""
 
     def __init__(self, regions: int) -> None:
         pages = os.sysconf("SC_PHYS_PAGES")

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from fedoptima.core.errors import FedOptimaError, ProtocolViolation, RunFailed
-from fedoptima.core.jobs import ExportModel, Job, Merge, ServerStep
+from fedoptima.core.jobs import ExportModel, Job, source_of
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId, Payload
 from fedoptima.engine.device import DeviceEngine
@@ -185,7 +185,7 @@ class _Worker:
 
     def _noted(self, job: Job) -> Exception | None:
         """What is wrong with the batches of the device that this job may have shown to be bad."""
-        device = subject(job)
+        device = source_of(job)
         if device is not None and self._server.deferred is not None:
             try:
                 self._server.deferred.of(device).check()
@@ -268,16 +268,6 @@ class _Worker:
         if outcome.result.value is None:
             return None, outcome.text
         return self._region.store(unpack(outcome.result), order.room), outcome.text
-
-
-def subject(job: object) -> NodeId | None:
-    """The device that a job of the server may show to have sent bad values."""
-    match job:
-        case ServerStep(origin=device):
-            return device
-        case Merge(parts=[part]):
-            return part.device
-    return None
 
 
 def _compare(declared: Declared, result: Payload, samples: int, text: str) -> None:
