@@ -37,7 +37,8 @@ def announcement(before: Recipe, after: Recipe) -> str:
     """What changes, in words for who asked for it."""
     old, new = asdict(before.stop), asdict(after.stop)
     changes = (
-        f"stop.{key} = {new[key]}" + ("" if old[key] is None else f" instead of {old[key]}")
+        f"stop.{key} = {_plain(new[key])}"
+        + ("" if old[key] is None else f" instead of {_plain(old[key])}")
         for key in new
         if new[key] != old[key]
     )
@@ -83,5 +84,12 @@ def _already(rule: StopRule, result: Result) -> str | None:
     return next((reason for reason in reasons if reason), None)
 
 
+def _plain(value: object) -> str:
+    """As it is written in a recipe: "2", where the rule holds 2.0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _listed(changes: Mapping[str, object]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in changes.items() if value is not None)
+    return ", ".join(
+        f"{key}={_plain(value)}" for key, value in changes.items() if value is not None
+    )
