@@ -32,6 +32,7 @@ SHOWN = frozenset({"analysis", "display", "tracking", "dashboard"})
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
     "version": frozenset(),
+    "paper_numbers": frozenset(),  # a table
     "named_code": frozenset({"core"}),
     "trace": frozenset({"core"}),
     "config": frozenset({"core"}),
