@@ -9,7 +9,7 @@ import pytest
 import fedoptima
 from fedoptima.data.registry import DATASETS
 from fedoptima.methods.registry import METHODS, method_options
-from fedoptima.sim.fleet import presets
+from fedoptima.sim.fleet import about, presets
 from tests.cli.conftest import Call
 
 
@@ -59,9 +59,10 @@ def test_every_data_set_says_where_it_is_or_how_to_get_it(call: Call, tmp_path: 
 def test_every_fleet_shows_its_devices(call: Call) -> None:
     answer = call("fleets")
     assert answer.code == 0
-    for name in presets():
+    for name, path in presets().items():
         assert name in answer.words
-    assert "testbed_a 8 devices, server 150 GFLOP/s" in answer.words
+        assert about(path) in answer.words
+    assert "testbed_a 8 devices, server 150 GFLOP/s Testbed A of the paper" in answer.words
     assert "pi4b-1800MHz 2 9 50 50" in answer.words
 
 

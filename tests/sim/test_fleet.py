@@ -8,7 +8,7 @@ from fedoptima.config.fleet import FleetConfig
 from fedoptima.config.load import validate
 from fedoptima.core.errors import ConfigError
 from fedoptima.sim.faults import Change, Churn
-from fedoptima.sim.fleet import Fleet, build_fleet, presets
+from fedoptima.sim.fleet import Fleet, about, build_fleet, presets
 
 
 def fleet(**table: object) -> Fleet:
@@ -54,14 +54,25 @@ def test_those_who_join_later_are_not_waited_for_at_the_start() -> None:
     assert fleet(server=SERVER, devices=devices).present_at_start == 2
 
 
-@pytest.mark.parametrize(("preset", "count"), [("testbed_a", 8), ("testbed_b", 16), ("uniform", 8)])
-def test_presets_are_the_papers_fleets(preset: str, count: int) -> None:
+@pytest.mark.parametrize("preset", sorted(presets()))
+def test_presets_are_the_papers_fleets(preset: str) -> None:
     built = fleet(preset=preset)
-    assert len(built.devices) == count
-    assert preset in presets()
-    assert {spec.up * 8e-6 for spec in built.devices.values()} == {
-        100.0 if preset == "testbed_b" else 50.0
-    }
+    testbed_b = preset.startswith("testbed_b")
+    assert len(built.devices) == (16 if testbed_b else 8)
+    assert {spec.up * 8e-6 for spec in built.devices.values()} == {100.0 if testbed_b else 50.0}
+
+
+def test_the_homogeneous_testbed_b_is_sixteen_times_its_fastest_device() -> None:
+    mixed, same = fleet(preset="testbed_b"), fleet(preset="testbed_b_homogeneous")
+    fastest = max(mixed.devices.values(), key=lambda spec: spec.flops_per_second)
+    assert set(map(repr, same.devices.values())) == {repr(fastest)}
+    assert same.server == mixed.server
+
+
+@pytest.mark.parametrize("path", presets().values(), ids=lambda path: path.stem)
+def test_a_preset_begins_with_a_line_that_says_what_it_is(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    assert about(path).endswith(".")
 
 
 def test_what_is_written_beside_a_preset_replaces_that_part_of_it() -> None:
@@ -136,5 +147,7 @@ def test_two_nodes_of_one_name_are_refused(devices: list[object], name: str) -> 
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"preset = 'testbed_c'.*testbed_a, testbed_b, uniform"):
+    with pytest.raises(
+        ConfigError, match=r"preset = 'testbed_c'.*testbed_a, .*testbed_b, .*uniform"
+    ):
         fleet(preset="testbed_c")

@@ -153,7 +153,7 @@ class FleetConfig(Strict):
     def _either(self) -> FleetConfig:
         if self.preset is None and (self.server is None or not self.devices):
             raise ValueError(
-                "give a preset ('testbed_a', 'testbed_b', 'uniform', or a file), "
+                "give a preset ('testbed_a', another of `fedoptima fleets`, or a file), "
                 "or a server and at least one group of devices"
             )
         return self

@@ -45,6 +45,11 @@ def presets() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
+def about(path: Path) -> str:
+    """What a fleet of the package is, in a line: its file begins with it."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
 def build_fleet(config: FleetConfig | None, seed: int) -> Fleet:
     if config is None:
         raise ConfigError(

@@ -78,7 +78,7 @@ def fleets() -> None:
     """List the fleets that come with the package."""
     from fedoptima.config.fleet import FleetConfig
     from fedoptima.config.load import read_toml, validate
-    from fedoptima.sim.fleet import presets
+    from fedoptima.sim.fleet import about, presets
 
     console = stdout()
     for name, path in presets().items():
@@ -86,6 +86,7 @@ def fleets() -> None:
         devices = sum(group.count for group in fleet.devices)
         speed = f", server {fleet.server.gflops:g} GFLOP/s" if fleet.server else ""
         console.print(Text.assemble((name, "bold"), f"  {devices} devices{speed}"))
+        console.print(Padding(Text(about(path)), (0, 0, 0, 2), expand=False))
         table = plain_table("devices", "count", "GFLOP/s", "Mbps up", "Mbps down")
         for group in fleet.devices:
             links = (group.up_mbps or group.mbps, group.down_mbps or group.mbps)
