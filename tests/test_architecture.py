@@ -25,7 +25,9 @@ TRAINING = (
     | NAMES
 )
 DRIVERS = frozenset({"sim", "runtime"})
-WORK = frozenset({"experiments", "comparison", "prediction", "verification", "reporting"})
+WORK = frozenset(
+    {"experiments", "comparison", "prediction", "verification", "reporting", "reproduction"}
+)
 SHOWN = frozenset({"analysis", "display", "tracking", "dashboard"})
 
 # layer -> what it may import besides itself
@@ -53,6 +55,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "prediction": TRAINING | {"sim", "analysis", "display", "experiments"},
     "comparison": TRAINING | {"analysis", "display", "experiments"},
     "reporting": TRAINING | {"analysis", "display", "experiments", "prediction", "comparison"},
+    "reproduction": TRAINING
+    | {"sim", "analysis", "experiments", "comparison", "reporting", "paper_numbers"},
     "dashboard": frozenset({"core", "analysis", "reporting"}) | LEAVES,
     "cli": TRAINING | DRIVERS | WORK | SHOWN,
     "__init__": frozenset({"core", "config", "tasks", "version"}) | WORK,

@@ -19,6 +19,7 @@ from fedoptima.cli.commands.new import new
 from fedoptima.cli.commands.plan import plan
 from fedoptima.cli.commands.replay import replay
 from fedoptima.cli.commands.report import report
+from fedoptima.cli.commands.reproduce import reproduce
 from fedoptima.cli.commands.run import run
 from fedoptima.cli.commands.runs import runs
 from fedoptima.cli.commands.server import server
@@ -38,7 +39,7 @@ app = typer.Typer(
 )
 
 for command in (
-    *(run, server, device, simulate, compare, sweep, report, trace, dashboard),
+    *(run, server, device, simulate, compare, sweep, reproduce, report, trace, dashboard),
     *(plan, replay, runs, pause, stop, new, doctor, methods, datasets, fleets),
 ):
     app.command()(explained(command))

@@ -104,7 +104,7 @@ def describe(
         target=target,
         command=command,
         versions=versions(),
-        machine=_machine(recipe),
+        machine=machine_of(recipe),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         vary={key: list(values) for key, values in (vary or {}).items()},
         own_options={
@@ -217,7 +217,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _machine(recipe: Recipe) -> str:
+def machine_of(recipe: Recipe) -> str:
     kind = f"{platform.system()} {platform.machine()}, {cores()} cores"
     where, _, index = recipe.device.partition(":")
     gpu = int(index) if index.isdigit() else 0

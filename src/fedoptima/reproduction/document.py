@@ -1,0 +1,198 @@
+"""What the records show, as one Markdown document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from fedoptima.analysis.formatting import brief, counted
+from fedoptima.paper_numbers import Measure, PaperNumber
+from fedoptima.reproduction.catalogue import Catalogue, Figure
+from fedoptima.reproduction.figures import PICTURES, title_of
+from fedoptima.reproduction.measures import MEASURES
+from fedoptima.reproduction.ours import FEDOPTIMA, WORKLOADS, Results, target_of
+from fedoptima.reproduction.planned import Planned
+from fedoptima.reproduction.records import Made, Record, Records
+from fedoptima.reproduction.verdicts import POINTS, SHARE, Reason, Row, Verdict, rows
+
+DOCUMENT = "reproduction.md"
+_WHAT = {
+    Measure.ACCURACY: "accuracy",
+    Measure.ACCURACY_GAIN: "accuracy, counter over FIFO",
+    Measure.HOURS: "time to the paper's accuracy",
+    Measure.TIME_RATIO: "time to a similar accuracy",
+    Measure.THROUGHPUT_RATIO: "throughput",
+    Measure.SERVER_IDLE_REDUCTION: "idle server, less by up to",
+    Measure.DEVICE_IDLE_REDUCTION: "idle devices, less by up to",
+    Measure.RETENTION: "R(0.5)",
+    Measure.COMMUNICATION_CHANGE: "communication",
+    Measure.DEVICES_IN_8_GB: "devices that 8 GB are enough for",
+    Measure.STARTUP_SECONDS: "start-up",
+}
+_INTRODUCTION = (
+    "Every number that the paper states, beside ours. Accuracy comes from real training, times are",
+    "on the simulated clock. Ours are means over seeds, with the standard deviation; *never*: the",
+    f"accuracy was not reached. Accuracies within {100 * POINTS:g} point and other numbers within",
+    f"{100 * SHARE:.0f} % *agree*; *better*: FedOptima does better here than in the paper. A",
+    "*similar accuracy* is 99 % of FedOptima's best.",
+)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Everything that the document is made of."""
+
+    catalogue: Catalogue
+    queue: Mapping[str, Sequence[Planned]]
+    records: Records
+    reasons: Mapping[str, Reason]
+
+    @property
+    def figures(self) -> Mapping[str, Figure]:
+        return self.catalogue.figures
+
+    @property
+    def results(self) -> Results:
+        return Results(self.queue, self.records)
+
+    def progress(self, name: str) -> tuple[int, int]:
+        """Runs of a figure that are finished, and all."""
+        runs = {run.id for run in self.queue[name]}
+        return sum(run in self.records for run in runs), len(runs)
+
+    def command(self, name: str) -> str:
+        where = " --device cuda" if self.figures[name].kind == "training" else ""
+        return f"fedoptima reproduce {name}{where}"
+
+
+def as_markdown(reproduction: Reproduction, pictures: str = PICTURES) -> str:
+    """``pictures``: the folder of the figures, from where the document is."""
+    return "\n".join(_lines(reproduction, pictures)) + "\n"
+
+
+def _lines(it: Reproduction, pictures: str) -> Iterator[str]:
+    found = [row for row in rows(it.results, it.reasons) if row.figure in it.figures]
+    yield "# The paper's figures, reproduced"
+    yield ""
+    yield " ".join(_INTRODUCTION)
+    yield ""
+    said = [sum(row.verdict is verdict for row in found) for verdict in Verdict]
+    counts = ", ".join(
+        f"{count} {verdict.value}" for verdict, count in zip(Verdict, said, strict=True)
+    )
+    yield f"Of {len(found)} numbers: {counts}."
+    yield ""
+    yield "| in the paper | what | paper | ours | verdict | why |"
+    yield "|---|---|---:|---:|---|---|"
+    for row in found:
+        yield f"| {' | '.join(_cells(it, row))} |"
+    yield ""
+    yield from _tables(it)
+    yield "## Figures"
+    yield ""
+    for name, figure in it.figures.items():
+        if name in it.queue:
+            yield from _figure(it, name, figure, pictures)
+    yield from _how(it)
+
+
+def _cells(it: Reproduction, row: Row) -> list[str]:
+    stated = row.stated
+    return [stated.place, what(stated), row.paper, row.ours, row.verdict.value, _why(it, row)]
+
+
+def what(stated: PaperNumber) -> str:
+    against = f" against {stated.against}'s" if stated.against else ""
+    if stated.against and stated.measure is Measure.ACCURACY_GAIN:
+        against = ""
+    where = f"{stated.workload}: " if stated.workload else ""
+    kind = next((k for k in ("homogeneous", "heterogeneous") if f".{k}." in stated.key), "")
+    kind = f", {kind} devices" if kind else ""
+    variant = ", auxiliary variants" if stated.key.endswith(".variants") else ""
+    return f"{where}{stated.method}, {_WHAT[stated.measure]}{against}{kind}{variant}"
+
+
+def _why(it: Reproduction, row: Row) -> str:
+    if row.verdict is Verdict.NOT_RUN:
+        return f"`{it.command(row.figure)}`"
+    if row.reason is None:
+        return row.stated.note
+    return f"{row.reason.text} (`{row.reason.shown_by}`)"
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def _tables(it: Reproduction) -> Iterator[str]:
+    for workload in WORKLOADS:
+        table = table_of(it, workload)
+        if table:
+            yield f"## {it.catalogue.workloads[workload].title}"
+            yield ""
+            yield from table
+            yield ""
+
+
+def table_of(it: Reproduction, workload: str) -> list[str]:
+    """All methods on one workload; empty if nothing was trained on it."""
+    task = workload.partition("_")[2]
+    cases = it.results.of(f"accuracy-{task}", workload)
+    own = next((list(s.values()) for case, s in cases.items() if case.method == FEDOPTIMA), [])
+    if not own:
+        return []
+    target = target_of(own)
+    head = ["method", "seeds", "best accuracy, %", f"time to {100 * target:.1f} %, h"]
+    head += ["idle server, s/epoch", "idle device, s/epoch", "MB/epoch", "server memory, MiB"]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    for case, seeds in cases.items():
+        lines.append(f"| {' | '.join(_method(case.label, list(seeds.values()), target))} |")
+    return lines
+
+
+def _method(label: str, records: Sequence[Record], target: float) -> list[str]:
+    times = [record.run.time_to(target) for record in records]
+    reached = [time / 3600 for time in times if time is not None]
+    some = "" if len(reached) == len(times) else f" ({len(reached)} of {len(times)})"
+    time = f"{_spread(reached, 2)}{some}" if reached else "never"
+    accuracy = [100 * (record.figures["best_accuracy"] or 0.0) for record in records]
+    cells = [label, str(len(records)), _spread(accuracy, 1), time]
+    for name in ("server_idle", "device_idle", "traffic", "memory"):
+        found = [v for record in records if (v := MEASURES[name].of(record)) is not None]
+        cells.append(brief(fmean(found)) if found else "-")
+    return cells
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    text = f"{fmean(values):.{digits}f}"
+    return f"{text} ± {stdev(values):.{digits}f}" if len(values) > 1 else text
+
+
+# ---- figures, and how they were made -------------------------------------------------------------
+
+
+def _figure(it: Reproduction, name: str, figure: Figure, pictures: str) -> Iterator[str]:
+    done, every = it.progress(name)
+    yield f"### {title_of(figure)}"
+    yield ""
+    if done:
+        yield f"![{figure.title}]({pictures}/{name}.svg)"
+        yield ""
+    state = "all" if done == every else "none" if not done else f"{done}"
+    yield f"`{it.command(name)}`: {counted(every, 'run')}, {state} finished."
+    yield ""
+
+
+def _how(it: Reproduction) -> Iterator[str]:
+    made: dict[Made, int] = {}
+    ids = {run.id for runs in it.queue.values() for run in runs}
+    for record in (it.records.get(each) for each in sorted(ids)):
+        if record is not None:
+            made[record.made] = made.get(record.made, 0) + 1
+    yield "## How it was made"
+    yield ""
+    yield "| runs | command | date | fedoptima | machine |"
+    yield "|---:|---|---|---|---|"
+    for each, count in sorted(made.items(), key=lambda item: (item[0].date, item[0].command)):
+        by = f"{each.commit}; {each.versions}"
+        yield f"| {count} | `{each.command}` | {each.date} | {by} | {each.machine} |"

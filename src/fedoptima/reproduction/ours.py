@@ -1,0 +1,261 @@
+"""Our value of each number that the paper states, one for each seed, from what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from fedoptima.comparison.cases import Case
+from fedoptima.comparison.rows import TARGET_SHARE
+from fedoptima.paper_numbers import OTHERS, Measure, PaperNumber, number
+from fedoptima.reproduction.measures import MEASURES
+from fedoptima.reproduction.planned import Planned
+from fedoptima.reproduction.records import Record, Records
+
+FEDOPTIMA = "fedoptima"
+WORKLOADS = ("a_image", "b_image", "a_text", "b_text")
+_THROUGHPUT = "device_throughput"
+_MEMORY = 8e9  # bytes
+_CHURN = "fleet.churn.leave_probability"
+
+Value = float | None  # None: never, the accuracy was not reached
+BySeed = Mapping[int, Record]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Recorded runs by figure, workload and case."""
+
+    queue: Mapping[str, Sequence[Planned]]
+    records: Records
+
+    def of(self, figure: str, workload: str) -> dict[Case, dict[int, Record]]:
+        found: dict[Case, dict[int, Record]] = {}
+        for run in self.queue.get(figure, ()):
+            record = self.records.get(run.id)
+            if run.workload == workload and record is not None:
+                found.setdefault(run.case, {})[run.seed] = record
+        return found
+
+    def method(self, figure: str, workload: str, method: str, **settings: object) -> BySeed:
+        """Of the case with these settings; of the first one if there are none."""
+        for case, seeds in self.of(figure, workload).items():
+            short = {key.rpartition(".")[2]: value for key, value in case.settings}
+            if case.method == method and settings.items() <= short.items():
+                return seeds
+        return {}
+
+
+def figure_of(stated: PaperNumber) -> str:
+    """The figure whose runs tell."""
+    task = "text" if stated.workload in ("a_text", "b_text") else "image"
+    match stated.measure:
+        case Measure.COMMUNICATION_CHANGE:
+            return "communication"
+        case Measure.DEVICES_IN_8_GB:
+            return "memory"
+        case Measure.STARTUP_SECONDS:
+            return "overhead"
+        case Measure.SERVER_IDLE_REDUCTION | Measure.DEVICE_IDLE_REDUCTION:
+            return "idle-image"
+        case Measure.THROUGHPUT_RATIO:
+            return f"throughput-{task}"
+        case Measure.RETENTION:
+            return f"unstable-{str(stated.workload)[0]}"
+        case Measure.ACCURACY_GAIN:
+            return "scheduler"
+    if "geneous" in stated.key:
+        return "homogeneous"
+    return "auxiliary" if ".auxiliary." in stated.key else f"accuracy-{task}"
+
+
+def ours(stated: PaperNumber, results: Results) -> list[Value]:
+    """Empty: not run."""
+    return _HOW[stated.measure](stated, results)
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def _accuracy(stated: PaperNumber, results: Results) -> list[Value]:
+    figure, workload = figure_of(stated), str(stated.workload)
+    if figure == "homogeneous":
+        even = "homogeneous" in stated.key
+        for case, seeds in results.of(figure, workload).items():
+            preset = str(dict(case.settings).get("fleet.preset"))
+            if case.method == stated.method and preset.endswith("homogeneous") == even:
+                return _best(seeds)
+        return []
+    if stated.key.endswith(".variants"):
+        variants = [
+            _best(seeds)
+            for case, seeds in results.of(figure, workload).items()
+            if dict(case.settings).get("method.auxiliary") != "default"
+        ]
+        return [max(v for v in each if v is not None) for each in zip(*variants, strict=False)]
+    if figure == "auxiliary":
+        return _best(results.method(figure, workload, stated.method, auxiliary="default"))
+    return _best(results.method(figure, workload, stated.method))
+
+
+def _best(seeds: BySeed) -> list[Value]:
+    return [record.figures["best_accuracy"] for record in seeds.values()]
+
+
+def _gain(stated: PaperNumber, results: Results) -> list[Value]:
+    workload = str(stated.workload)
+    counter = results.method("scheduler", workload, FEDOPTIMA, scheduler="counter")
+    fifo = results.method("scheduler", workload, FEDOPTIMA, scheduler="fifo")
+    return _by_seed(
+        counter, fifo, lambda a, b: _figure(a, "best_accuracy") - _figure(b, "best_accuracy")
+    )
+
+
+def _hours(stated: PaperNumber, results: Results) -> list[Value]:
+    """Until the paper's accuracy is reached."""
+    target = number(f"{stated.workload}.accuracy.{stated.method}").value
+    assert target is not None
+    seeds = results.method(figure_of(stated), str(stated.workload), stated.method)
+    times = [record.run.time_to(target) for record in seeds.values()]
+    return [None if time is None else time / 3600 for time in times]
+
+
+def _time_ratio(stated: PaperNumber, results: Results) -> list[Value]:
+    """To 99 % of FedOptima's best accuracy, the mean over its seeds."""
+    figure, workload = figure_of(stated), str(stated.workload)
+    reference = results.method(figure, workload, FEDOPTIMA)
+    other = results.method(figure, workload, stated.method)
+    if not reference or not other:
+        return []
+    target = target_of(reference.values())
+    both = [(reference[seed].run.time_to(target), other[seed].run.time_to(target))
+            for seed in reference if seed in other]  # fmt: skip
+    return [None if mine is None or its is None else its / mine for mine, its in both]
+
+
+def target_of(reference: Iterable[Record]) -> float:
+    return TARGET_SHARE * fmean(_figure(record, "best_accuracy") for record in reference)
+
+
+# ---- timing --------------------------------------------------------------------------------------
+
+
+def _throughput_ratio(stated: PaperNumber, results: Results) -> list[Value]:
+    figure, workload = figure_of(stated), str(stated.workload)
+    against = results.method(figure, workload, stated.against)
+    if stated.method != OTHERS:
+        mine = results.method(figure, workload, stated.method)
+        return _by_seed(
+            mine, against, lambda a, b: _measured(a, _THROUGHPUT) / _measured(b, _THROUGHPUT)
+        )
+    ratios = [
+        _by_seed(seeds, against, lambda a, b: _measured(a, _THROUGHPUT) / _measured(b, _THROUGHPUT))
+        for case, seeds in results.of(figure, workload).items()
+        if case.method != stated.against
+    ]
+    return [max(v for v in each if v is not None) for each in zip(*ratios, strict=False)]
+
+
+def _idle_reduction(stated: PaperNumber, results: Results) -> list[Value]:
+    """The largest of the four workloads, as the paper says "up to"."""
+    server = stated.measure is Measure.SERVER_IDLE_REDUCTION
+    found = [
+        reduction
+        for workload in WORKLOADS
+        if (reduction := idle_reduction(results, workload, server=server)) is not None
+    ]
+    return [max(found)] if len(found) == len(WORKLOADS) else []
+
+
+def idle_reduction(results: Results, workload: str, *, server: bool) -> Value:
+    """Against the baseline that is idle least."""
+    name, task = "server_idle" if server else "device_idle", workload.partition("_")[2]
+    idle = {
+        case.method: fmean(_measured(record, name) for record in seeds.values())
+        for case, seeds in results.of(f"idle-{task}", workload).items()
+    }
+    own, others = idle.pop(FEDOPTIMA, None), [value for value in idle.values() if value > 0]
+    return None if own is None or not others else 1 - own / min(others)
+
+
+def _retention(stated: PaperNumber, results: Results) -> list[Value]:
+    """R(0.5), over the throughput at p = 0 with changing bandwidths."""
+    return retention(results, str(stated.workload), stated.method, 0.5)
+
+
+def retention(results: Results, workload: str, method: str, p: float) -> list[Value]:
+    figure = f"unstable-{workload[0]}"
+    at, stable = (
+        results.method(figure, workload, method, leave_probability=each) for each in (p, 0.0)
+    )
+    return _by_seed(at, stable, lambda a, b: _measured(a, _THROUGHPUT) / _measured(b, _THROUGHPUT))
+
+
+def _communication(stated: PaperNumber, results: Results) -> list[Value]:
+    workload = str(stated.workload)
+    mine = results.method("communication", workload, stated.method)
+    against = results.method("communication", workload, stated.against)
+    return _by_seed(
+        mine, against, lambda a, b: _measured(a, "traffic") / _measured(b, "traffic") - 1
+    )
+
+
+def _devices_in_memory(stated: PaperNumber, results: Results) -> list[Value]:
+    """On the straight line through the least and the most devices that were run."""
+    points = {
+        int(str(dict(case.settings)["fleet.devices.0.count"])): _figure(record, "server_memory")
+        for case, seeds in results.of("memory", "b_image_growing").items()
+        if case.method == stated.method
+        for record in seeds.values()
+    }
+    if len(points) < 2:
+        return []
+    least, most = min(points), max(points)
+    each = (points[most] - points[least]) / (most - least)
+    return [float(int(least + (_MEMORY - points[least]) / each))]
+
+
+def _startup(stated: PaperNumber, results: Results) -> list[Value]:
+    """The longest of the four workloads."""
+    found = [
+        _figure(record, "startup")
+        for workload in WORKLOADS
+        for seeds in results.of("overhead", workload).values()
+        for record in seeds.values()
+    ]
+    return [max(found)] if len(found) == len(WORKLOADS) else []
+
+
+_HOW: Mapping[Measure, Callable[[PaperNumber, Results], list[Value]]] = {
+    Measure.ACCURACY: _accuracy,
+    Measure.ACCURACY_GAIN: _gain,
+    Measure.HOURS: _hours,
+    Measure.TIME_RATIO: _time_ratio,
+    Measure.THROUGHPUT_RATIO: _throughput_ratio,
+    Measure.SERVER_IDLE_REDUCTION: _idle_reduction,
+    Measure.DEVICE_IDLE_REDUCTION: _idle_reduction,
+    Measure.RETENTION: _retention,
+    Measure.COMMUNICATION_CHANGE: _communication,
+    Measure.DEVICES_IN_8_GB: _devices_in_memory,
+    Measure.STARTUP_SECONDS: _startup,
+}
+
+
+# ---- of records ----------------------------------------------------------------------------------
+
+
+def _by_seed(mine: BySeed, against: BySeed, how: Callable[[Record, Record], float]) -> list[Value]:
+    return [how(mine[seed], against[seed]) for seed in mine if seed in against]
+
+
+def _measured(record: Record, name: str) -> float:
+    value = MEASURES[name].of(record)
+    assert value is not None
+    return value
+
+
+def _figure(record: Record, name: str) -> float:
+    value = record.figures[name]
+    assert value is not None
+    return value

@@ -1,0 +1,129 @@
+"""The runs that figures need, each with an id that its content determines.
+
+Two figures that need the same run share it. What changes no result (the machine, threads, where the
+data are) is not part of the id, so runs made on several machines can be put together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fedoptima.comparison.cases import Case
+from fedoptima.comparison.settings import METHOD, option_of
+from fedoptima.comparison.spec import About, describe, recipe_of
+from fedoptima.config.load import read_toml, set_key, validate
+from fedoptima.config.schema import Recipe
+from fedoptima.experiments.given import Given
+from fedoptima.methods.registry import find_method, options_of
+from fedoptima.reproduction.catalogue import Catalogue, Figure, Kind
+from fedoptima.sim.fleet import presets
+
+_NO_PART = {"name", "device", "threads", "deploy", "method"}  # of what a run is
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Planned:
+    workload: str
+    kind: Kind
+    case: Case
+    recipe: Recipe
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.seed
+
+    @property
+    def label(self) -> str:
+        return f"{self.workload}: {self.case.label}"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.workload}-{self.case.folder(self.seed)}-{self.id}"
+
+    @cached_property
+    def id(self) -> str:
+        # Without defaults: a key that is added later leaves the ids as they are.
+        plain = self.recipe.model_dump(mode="json", exclude_defaults=True, exclude=_NO_PART)
+        plain["data"].pop("directory", None)
+        plain["fleet"] = _with_preset(plain["fleet"])
+        method = self.recipe.method
+        defaults = options_of(find_method(method.name))
+        options = {key: v for key, v in method.options.items() if defaults.get(key) != v}
+        content = json.dumps([self.kind, plain, method.name, options], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is asked for besides the figures."""
+
+    seeds: int = SEEDS
+    device: str | None = None  # of training
+    data: str | None = None
+
+
+def runs_of(catalogue: Catalogue, figure: Figure, choice: Choice) -> list[Planned]:
+    """Seed by seed: what is stopped early has some complete rows."""
+    found = [
+        Planned(workload, figure.kind, case, recipe_of(about, case, seed))
+        for workload in figure.workloads
+        for about in [_about(catalogue, figure, workload, choice)]
+        for case in about.cases
+        for seed in about.seeds
+    ]
+    return sorted(found, key=lambda run: run.seed)
+
+
+def queue(
+    catalogue: Catalogue, figures: Mapping[str, Figure], choice: Choice
+) -> dict[str, list[Planned]]:
+    """The runs of each figure."""
+    return {name: runs_of(catalogue, figure, choice) for name, figure in figures.items()}
+
+
+def _about(catalogue: Catalogue, figure: Figure, workload: str, choice: Choice) -> About:
+    described = catalogue.workloads[workload]
+    path = catalogue.folder / described.recipe
+    table = read_toml(path)
+    changes = {**described.set, **figure.set}
+    for key, value in changes.items():
+        if option_of(key) is None:
+            set_key(table, key, value)
+    if choice.data is not None:
+        set_key(table, "data.directory", choice.data)
+    if choice.device is not None and figure.kind == "training":
+        set_key(table, "device", choice.device)
+    return describe(
+        validate(Recipe, table, str(path)),
+        Given(),
+        methods=figure.methods,
+        seeds=min(choice.seeds, figure.seeds or choice.seeds),
+        options={
+            key.removeprefix(f"{METHOD}."): value
+            for key, value in changes.items()
+            if option_of(key) is not None
+        },
+        dry=figure.kind != "training",
+        target=None,
+        command=None,
+        vary=figure.vary,
+    )
+
+
+def _with_preset(fleet: dict[str, object]) -> dict[str, object]:
+    """With what the preset's file says: another fleet of the same name makes another run."""
+    name = fleet.get("preset")
+    path = presets().get(str(name), Path(str(name)))
+    return {**fleet, "preset": read_toml(path)} if path.is_file() else fleet
+
+
+def distinct(planned: Sequence[Sequence[Planned]]) -> list[Planned]:
+    """Every run once: dry ones first, then seed by seed."""
+    runs = {run.id: run for figure in planned for run in figure}
+    return sorted(runs.values(), key=lambda run: (run.kind == "training", run.seed))

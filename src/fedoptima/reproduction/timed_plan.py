@@ -1,0 +1,29 @@
+"""The Pre-processor alone: what it decides, and how long that takes on this machine.
+
+Measured anew: what is stored about our own models is left aside.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from fedoptima.experiments.setup import prepare
+from fedoptima.reproduction.planned import Planned
+from fedoptima.reproduction.records import Made, Record, plan_record
+
+
+def timed_plan(planned: Planned, made: Made) -> Record:
+    """The data are not part of it: a stand-in of their shape is enough to profile a model."""
+    experiment = prepare(planned.recipe, dry=True)
+    experiment = replace(experiment, workload=replace(experiment.workload, stored_costs=None))
+    began = time.perf_counter()
+    plan = experiment.plan()
+    seconds = time.perf_counter() - began
+    return plan_record(
+        planned,
+        made,
+        seconds=seconds,
+        split=(plan.split, plan.blocks[plan.split - 1].name),
+        candidates=[(row.name, row.train_seconds, row.transfer_seconds) for row in plan.table],
+    )

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.paper_numbers import NUMBERS, Measure, PaperNumber, number
+from fedoptima.reproduction.catalogue import read_catalogue
+from fedoptima.reproduction.document import Reproduction, as_markdown, table_of
+from fedoptima.reproduction.ours import Results, figure_of, ours
+from fedoptima.reproduction.planned import Choice, Planned, queue
+from fedoptima.reproduction.records import Made, Record, Records
+from fedoptima.reproduction.verdicts import Row, Verdict, read_reasons, rows, verdict_of
+
+PAPER = Path(__file__).parents[2] / "recipes" / "paper"
+MADE = Made("fedoptima reproduce", "abc", "2026-11-16", "a machine", "torch 2")
+CATALOGUE = read_catalogue(PAPER)
+QUEUE = queue(CATALOGUE, CATALOGUE.figures, Choice(seeds=2))
+
+
+def recorded(
+    folder: Path, figure: str, values: dict[str, dict[str, float]], *, rise: float = 0.0
+) -> Results:
+    """Figures by label; ``rise``: what a curve climbs in an hour, up to the best accuracy."""
+    records = Records(folder)
+    records.add(
+        *(_record(run, values[run.label], rise) for run in QUEUE[figure] if run.label in values)
+    )
+    return Results(QUEUE, records)
+
+
+def _record(run: Planned, figures: dict[str, float], rise: float) -> Record:
+    best, curve = figures.get("best_accuracy", 0.0), []
+    if rise:
+        hours = [best * step / rise / 10 for step in range(11)]
+        curve = [(3600 * hour, hour, rise * hour) for hour in hours]
+    case = run.case
+    return Record(
+        run.id,
+        run.workload,
+        run.kind,
+        case.method,
+        dict(case.settings),
+        run.seed,
+        figures,
+        curve,
+        MADE,
+    )
+
+
+def test_every_number_of_the_paper_is_told_by_a_figure_that_exists() -> None:
+    assert {figure_of(stated) for stated in NUMBERS} <= set(CATALOGUE.figures)
+
+
+def test_a_number_without_runs_is_not_run_and_has_the_command(tmp_path: Path) -> None:
+    it = Reproduction(CATALOGUE, QUEUE, Records(tmp_path), {})
+    assert {row.verdict for row in rows(it.results, {})} == {Verdict.NOT_RUN}
+    text = as_markdown(it)
+    assert "| not run | `fedoptima reproduce accuracy-image --device cuda` |" in text
+    assert "| not run | `fedoptima reproduce communication` |" in text
+    assert text.count("| not run |") == len(NUMBERS)
+
+
+def test_ratios_are_taken_seed_by_seed(tmp_path: Path) -> None:
+    results = recorded(
+        tmp_path,
+        "communication",
+        {
+            "b_image: oafl": {"bytes_up": 70.0, "bytes_down": 54.0},
+            "b_image: splitfed": {"bytes_up": 60.0, "bytes_down": 40.0},
+        },
+    )
+    values = ours(number("b_image.communication.oafl"), results)
+    assert values == pytest.approx([0.24])
+    row = Row(number("b_image.communication.oafl"), values, None)
+    assert (row.paper, row.ours, row.verdict) == ("+24.0 %", "+24.0 %", Verdict.AGREES)
+
+
+def test_the_best_of_the_others_counts_for_throughput(tmp_path: Path) -> None:
+    speeds = {"fedoptima": 100.0, "fedasync": 70.0, "fl": 20.0, "pipar": 65.0}
+    values = {f"a_image: {m}": {"device_throughput": s} for m, s in speeds.items()}
+    results = recorded(tmp_path, "throughput-image", values)
+    assert ours(number("a_image.throughput.fedasync"), results) == [0.7]
+    assert ours(number("a_image.throughput.others"), results) == [0.7]
+
+
+def test_times_are_those_to_a_similar_accuracy_and_never_is_told(tmp_path: Path) -> None:
+    results = recorded(
+        tmp_path,
+        "accuracy-image",
+        {f"a_image: {m}": {"best_accuracy": best} for m, best in
+         (("fedoptima", 0.84), ("fl", 0.84), ("oafl", 0.6))},
+        rise=0.1,
+    )  # fmt: skip
+    assert ours(number("a_image.time.fl"), results) == [1.0, 1.0]
+    assert ours(number("a_image.time.oafl"), results) == [None, None]
+    assert ours(number("a_image.time.pipar"), results) == []
+    assert verdict_of(number("a_image.time.oafl"), [None, None]) is Verdict.AGREES
+    assert verdict_of(number("a_image.time.fl"), [1.0, None]) is Verdict.DIFFERS
+    assert Row(number("a_image.time.fl"), [1.0, None], None).ours == "1x (1 of 2)"
+    (hours, _) = ours(number("a_image.hours.fedoptima"), results)
+    assert hours == pytest.approx(8.4, rel=0.01)
+    it = Reproduction(CATALOGUE, QUEUE, results.records, {})
+    table = table_of(it, "a_image")
+    assert table[0].startswith("| method | seeds | best accuracy, % | time to 83.2 %, h |")
+    assert table[2].startswith("| fedoptima | 2 | 84.0 ± 0.0 | 8.40 ± 0.00 |")
+    assert "| never |" in table[-1]
+
+
+@pytest.mark.parametrize(
+    ("measure", "method", "paper", "mine", "verdict"),
+    [
+        (Measure.ACCURACY, "fedoptima", 0.824, 0.816, Verdict.AGREES),
+        (Measure.ACCURACY, "fedoptima", 0.824, 0.84, Verdict.BETTER),
+        (Measure.ACCURACY, "oafl", 0.20, 0.30, Verdict.DIFFERS),
+        (Measure.HOURS, "fedoptima", 2.95, 0.5, Verdict.BETTER),
+        (Measure.TIME_RATIO, "fl", 11.7, 10.4, Verdict.AGREES),
+        (Measure.TIME_RATIO, "fl", 11.7, 5.0, Verdict.DIFFERS),
+        (Measure.RETENTION, "fedoptima", 0.67, 0.5, Verdict.DIFFERS),
+    ],
+)
+def test_a_verdict_says_who_is_better(
+    measure: Measure, method: str, paper: float, mine: float, verdict: Verdict
+) -> None:
+    assert (
+        verdict_of(PaperNumber("k", "a_image", measure, method, paper, "Sec. 6"), [mine]) is verdict
+    )
+
+
+def test_a_reason_must_be_of_a_number_of_the_paper(tmp_path: Path) -> None:
+    text = '[[reason]]\nnumbers = ["{}"]\ntext = "why"\nshown_by = "tests/x.py::test_y"\n'
+    (tmp_path / "reasons.toml").write_text(text.format("a_image.time.fl"))
+    assert read_reasons(tmp_path)["a_image.time.fl"].text == "why"
+    (tmp_path / "reasons.toml").write_text(text.format("a_image.time.nobody"))
+    with pytest.raises(ConfigError, match=r"a_image.time.nobody: is no number of the paper"):
+        read_reasons(tmp_path)

@@ -1,0 +1,53 @@
+"""What the documents say about the reproduction is what is stored, and reasons can be checked."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from fedoptima.reproduction.verdicts import Verdict, rows
+from tools.reproduction import DOCUMENT, README, RENEW, ROOT, document, readme, stored
+
+STORED = stored()
+
+
+def test_the_document_is_current() -> None:
+    assert DOCUMENT.read_text() == document(STORED), f"docs/reproduction.md: run {RENEW}"
+
+
+def test_the_table_in_readme_is_current() -> None:
+    text = README.read_text()
+    assert text == readme(STORED, text), f"README.md: run {RENEW}"
+    assert re.search(
+        r"<!-- table of results: .* -->\n.*\| \*?\*?[Ff]ed[Oo]ptima.*<!-- end -->", text, re.S
+    )
+
+
+def test_every_number_that_differs_has_a_reason() -> None:
+    differ = [row for row in rows(STORED.results, STORED.reasons) if row.verdict is Verdict.DIFFERS]
+    without = [row.stated.key for row in differ if row.reason is None]
+    assert not without, f"give reasons in results/paper/reasons.toml for {', '.join(without)}"
+
+
+def test_every_reason_names_a_test_or_a_command_that_exists() -> None:
+    for reason in STORED.reasons.values():
+        assert shows_something(reason.shown_by), reason
+
+
+def shows_something(name: str) -> bool:
+    if name.startswith("tests/"):
+        path, _, test = name.partition("::")
+        return f"def {test}(" in (ROOT / path).read_text()
+    program, *words = shlex.split(name)
+    if program == "python":
+        return words[0] == "-m" and Path(ROOT, *words[1].split(".")).with_suffix(".py").is_file()
+    return program == "fedoptima"
+
+
+def test_a_reason_that_names_nothing_is_noticed() -> None:
+    assert shows_something("tests/tools/test_reproduction.py::test_the_document_is_current")
+    assert not shows_something("tests/tools/test_reproduction.py::test_nothing")
+    assert shows_something("python -m tools.reproduction --write")
+    assert not shows_something("python -m tools.nothing")
+    assert not shows_something("believe it")

@@ -1,0 +1,88 @@
+"""docs/reproduction.md and README's table of results, from what is stored in results/paper.
+
+    python -m tools.reproduction            # are they current?
+    python -m tools.reproduction --write    # make them so
+
+What is stored there comes from `fedoptima reproduce`, taken over with
+
+    fedoptima reproduce --draw --out results/paper --merge DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from fedoptima.analysis.formatting import counted
+from fedoptima.reproduction.catalogue import read_catalogue
+from fedoptima.reproduction.document import Reproduction, as_markdown, table_of
+from fedoptima.reproduction.planned import Choice, queue
+from fedoptima.reproduction.records import Records
+from fedoptima.reproduction.verdicts import read_reasons
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results" / "paper"
+DOCUMENT = ROOT / "docs" / "reproduction.md"
+README = ROOT / "README.md"
+RENEW = "python -m tools.reproduction --write"
+FIGURE, WORKLOAD = "accuracy-image", "a_image"  # whose table README has
+TABLE = re.compile(r"(<!-- table of results: .* -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def stored(folder: Path = RESULTS) -> Reproduction:
+    catalogue = read_catalogue(ROOT / "recipes" / "paper")
+    planned = queue(catalogue, catalogue.figures, Choice())
+    return Reproduction(catalogue, planned, Records(folder), read_reasons(folder))
+
+
+def document(reproduction: Reproduction) -> str:
+    made = f"<!-- made by `{RENEW}` from results/paper; do not edit -->\n\n"
+    return made + as_markdown(reproduction, "../results/paper/figures")
+
+
+def readme(reproduction: Reproduction, text: str) -> str:
+    """With the table; as it is if nothing was trained yet."""
+    table = table_of(reproduction, WORKLOAD)
+    if not table:
+        return text
+    planned = [run for run in reproduction.queue[FIGURE] if run.workload == WORKLOAD]
+    found = [record for run in planned if (record := reproduction.records.get(run.id)) is not None]
+    seeds = len({record.seed for record in found})
+    epochs = f"{planned[0].recipe.stop.epochs:g}"
+    dates = sorted({record.made.date for record in found})
+    title, command = reproduction.catalogue.workloads[WORKLOAD].title, reproduction.command(FIGURE)
+    body = [
+        f"{title} (8 Raspberry Pis in four speed groups, 50 Mbps), {epochs} epochs, "
+        f"{counted(seeds, 'seed')}"
+        f"{', mean ± standard deviation' if seeds > 1 else ''}; all methods start from the same "
+        "weights and see the same batches:",
+        "\n".join(table),
+        f"Made by `{command}` ({dates[-1]}). Every number of the paper beside ours, and reasons "
+        "where they differ: "
+        "[the paper's figures, reproduced](docs/reproduction.md).",
+    ]
+    return TABLE.sub(lambda found: "\n\n".join([found[1].strip(), *body, found[2]]), text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="make them current")
+    write = parser.parse_args().write
+    reproduction = stored()
+    wanted = {
+        DOCUMENT: document(reproduction),
+        README: readme(reproduction, README.read_text(encoding="utf-8")),
+    }
+    for path, text in wanted.items():
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            print(f"{path.relative_to(ROOT)}: is current")
+        elif write:
+            path.write_text(text, encoding="utf-8")
+            print(f"{path.relative_to(ROOT)}: written")
+        else:
+            raise SystemExit(f"{path.relative_to(ROOT)}: is not current; run {RENEW}")
+
+
+if __name__ == "__main__":
+    main()
