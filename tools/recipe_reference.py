@@ -96,6 +96,8 @@ def tables(model: type, path: str = "") -> list[Section]:
         if inner is None:
             continue
         place, listed = f"{path}.{name}".lstrip("."), _is_list(info.annotation)
+        if get_origin(info.annotation) is dict:
+            place = f"{place}.NAME"
         brackets = f"`[[{place}]]`" if listed else f"`[{place}]`"
         for section in tables(inner, place):
             same = next((s for s in found if s.source == section.source), None)

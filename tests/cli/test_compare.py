@@ -194,3 +194,37 @@ def test_bars_are_drawn_while_runs_go_on(
     shown = capsys.readouterr().err
     assert "comparing" in shown
     assert "2.5 epochs" in shown
+
+
+def test_the_protocol_decides_how_long_methods_train(call: Call, recipe: Path) -> None:
+    words = ("--methods", "fedoptima,fl", "--dry", "-j", "1", "--json")
+    before = call("compare", recipe, *words, "--out", "before")
+    assert "- stop: `epochs = 1`" in Path("before/comparison.md").read_text()
+    seconds = json.loads(before.out)["rows"][0]["mean"]["seconds"]
+    time_of = ("--protocol", "time", "--time-of", "before")
+    answer = call("compare", recipe, *words, *time_of, "--out", "after")
+    stop = json.loads(answer.out)["about"]["recipe"]["stop"]
+    assert stop["hours"] == pytest.approx(seconds / 3600)
+    assert [key for key, value in stop.items() if value is not None] == ["hours"]
+
+
+def test_a_protocol_that_cannot_be_carried_out_is_refused_with_the_way_out(
+    call: Call, recipe: Path
+) -> None:
+    answer = call("compare", recipe, "--time-of", "before")
+    assert answer.complaint == "error: --time-of: only with --protocol time"
+    by_accuracy = ("--set", "stop={patience=3}", "--protocol", "time")
+    assert "--time-of" in call("compare", recipe, *by_accuracy).complaint
+
+
+def test_a_comparison_says_which_settings_are_of_one_method(call: Call, recipe: Path) -> None:
+    own = "methods={pipar={micro_batches=4, split={at=2}, training={device={momentum=0.5}}}}"
+    words = ("--methods", "pipar,fl", "--set", "fl.training.iterations=2", "--dry", "-j", "1")
+    answer = call("compare", recipe, "--set", own, *words, "--out", "out")
+    assert answer.code == 0
+    assert "With settings of their own, by the recipe's `methods`: pipar." in answer.words
+    markdown = Path("out/comparison.md").read_text()
+    for setting in ("micro_batches = 4", "training.device.momentum = 0.5", "split.at = 2"):
+        assert f"`pipar.{setting}`" in markdown
+    assert "`fl.training.iterations = 2`" in markdown
+    assert call("compare", "--resume", "out", "-j", "1").code == 0

@@ -30,6 +30,12 @@ from fedoptima.engine.optimizer import build_optimizer, rate_factor
         (ScheduleConfig(kind="linear", warmup=0.5), 0.75, 0.5),
         (ScheduleConfig(kind="constant", warmup=0.1), 0.05, 0.5),
         (ScheduleConfig(kind="cosine", warmup=0.1), 0.0, 0.01),
+        (ScheduleConfig(kind="step"), 0.49, 1.0),
+        (ScheduleConfig(kind="step"), 0.5, 0.1),
+        (ScheduleConfig(kind="step"), 1.0, 0.01),
+        (ScheduleConfig(kind="step", steps=(0.2, 0.4, 0.6), factor=0.5), 0.4, 0.25),
+        (ScheduleConfig(kind="step", floor=0.05), 1.0, 0.05),
+        (ScheduleConfig(kind="step", warmup=0.2), 0.1, 0.5),
     ],
 )
 def test_the_rate_follows_the_progress_of_the_run(

@@ -28,10 +28,10 @@ rate = 0.05
 """
 
 
-def run(folder: Path, grid: str) -> dict[str, Any]:
+def run(folder: Path, grid: str, *more: str) -> dict[str, Any]:
     (folder / "grid.toml").write_text(grid, encoding="utf-8")
     names = [str(RECIPE), "--grid", str(folder / "grid.toml"), "--out", str(folder)]
-    main([*names, "--seeds", "2", "--commit", "abc"])
+    main([*names, "--seeds", "2", "--commit", "abc", *more])
     text = (folder / "demo_digits.json").read_text(encoding="utf-8")
     record: dict[str, Any] = json.loads(text)
     return record
@@ -65,6 +65,20 @@ def test_what_is_recorded_is_not_trained_again(
     assert after["runs"] == before["runs"]
     assert after["test accuracy"] == before["test accuracy"]
     assert "seed 1" not in capsys.readouterr().out
+
+
+def test_only_trainings_that_were_long_enough_are_chosen_from(tmp_path: Path) -> None:
+    more = GRID + "\n[[try]]\nepochs = 1\nrate = 0.05\n"
+    short = run(tmp_path, more, "--epochs", "1")  # the third is the second then
+    assert [one["settings"]["rate"] for one in short["configurations"]] == [1e-6, 0.05]
+    assert short["chosen"]["epochs"] == 1
+    long = run(tmp_path, GRID.replace("0.05", "1e-7"), "--least-epochs", "2")
+    assert long["chosen"]["epochs"] == 2
+    assert all(one["epochs"][-1] == 2 for one in long["runs"])
+    assert long["missing for a ceiling"] == [
+        "10 configurations with at least 2 epochs",
+        "1 seeds of the best with at least 2 epochs",
+    ]
 
 
 def test_an_unknown_key_of_a_grid_is_named(tmp_path: Path) -> None:

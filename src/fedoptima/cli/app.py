@@ -26,6 +26,7 @@ from fedoptima.cli.commands.server import server
 from fedoptima.cli.commands.simulate import simulate
 from fedoptima.cli.commands.sweep import sweep
 from fedoptima.cli.commands.trace import trace
+from fedoptima.cli.commands.tune import tune
 from fedoptima.cli.errors import explained, leave_at_once
 from fedoptima.display.console import stdout
 from fedoptima.version import __version__
@@ -39,7 +40,7 @@ app = typer.Typer(
 )
 
 for command in (
-    *(run, server, device, simulate, compare, sweep, reproduce, report, trace, dashboard),
+    *(run, server, device, simulate, compare, sweep, tune, reproduce, report, trace, dashboard),
     *(plan, replay, runs, pause, stop, new, doctor, methods, datasets, fleets),
 ):
     app.command()(explained(command))

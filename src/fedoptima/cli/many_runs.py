@@ -1,4 +1,4 @@
-"""What `compare` and `sweep` share: their options, and the runs watched until they end."""
+"""What `compare`, `sweep` and `tune` share: their options, and the runs watched until they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison
 
 
-_KINDS = {"compare": "comparison", "sweep": "sweep"}  # what each command makes
+_KINDS = {"compare": "comparison", "sweep": "sweep", "tune": "sweep"}  # what each command makes
+_DOING = {"compare": "comparing", "sweep": "sweeping", "tune": "tuning"}
 
 
 class Where(StrEnum):
@@ -90,7 +91,7 @@ Retries = Annotated[
 
 @dataclass(frozen=True)
 class Execution:
-    command: str  # "compare" or "sweep"
+    command: str  # "compare", "sweep" or "tune"
     jobs: int | None
     on: Place
     checkpoint_every: float
@@ -148,7 +149,7 @@ def watched(
     from fedoptima.experiments.simulated_run import Interrupted
 
     quiet = execution.quiet
-    doing = "sweeping" if execution.command == "sweep" else "comparing"
+    doing = _DOING[execution.command]
     try:
         with (
             Interrupt() as interrupted,

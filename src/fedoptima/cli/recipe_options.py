@@ -24,8 +24,11 @@ def read_recipe(
     seed: int | None = None,
     device: str | None = None,
     workers: str | None = None,
+    several: bool = False,
 ) -> Recipe:
-    from fedoptima.config.load import load_recipe, read_toml
+    """``several``: it is for several methods; otherwise what its method has of its own is laid over
+    the rest."""
+    from fedoptima.config.load import load_recipe, of_method, read_toml
 
     overrides = list(sets or [])
     if method is not None and _method_of(read_toml(path)) != method:
@@ -37,7 +40,8 @@ def read_recipe(
         overrides.append(f"device={json.dumps(device)}")
     if workers is not None:
         overrides.append(f"workers={json.dumps(number_or_auto(workers))}")
-    return load_recipe(path, overrides)
+    recipe = load_recipe(path, overrides)
+    return recipe if several else of_method(recipe)
 
 
 def number_or_auto(workers: str) -> int | Literal["auto"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from fedoptima.analysis.formatting import brief, counted
 from fedoptima.comparison.cases import Case, shown
 from fedoptima.comparison.rows import ComparedRuns, Figures, Row
+from fedoptima.comparison.spec import About
 from fedoptima.display.sheets import as_figure, as_frame, as_html, as_text
 
 Line = tuple[str, list[str]]  # a figure's name, then one cell per row
@@ -180,6 +181,9 @@ def notes(comparison: ComparedRuns) -> Iterator[str]:
         yield f"Target: {comparison.explain_target()}."
     if any(row.deviation is not None for row in comparison.rows):
         yield f"Mean{SPREAD}standard deviation over seeds, where they differ."
+    own = [name for name in comparison.about.methods if name in comparison.about.recipe.methods]
+    if own:
+        yield f"With settings of their own, by the recipe's `methods`: {', '.join(own)}."
     yield _NOTE
 
 
@@ -231,6 +235,25 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _own_settings(about: About) -> Iterator[tuple[str, object]]:
+    """What the recipe has for single methods of those that were run."""
+
+    def flat(prefix: str, table: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+        for key, value in table.items():
+            if isinstance(value, Mapping):
+                yield from flat(f"{prefix}.{key}", value)
+            else:
+                yield f"{prefix}.{key}", value
+
+    for name in about.methods:
+        if (own := about.recipe.methods.get(name)) is not None:
+            yield from flat(name, own.options | own.tables)
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
+
+
 def _facts(comparison: ComparedRuns) -> dict[str, str]:
     about = comparison.about
     facts = {
@@ -238,13 +261,20 @@ def _facts(comparison: ComparedRuns) -> dict[str, str]:
         "recipe": f"{comparison.name} (in full in {about.kind}.json)",
         "seeds": ", ".join(str(seed) for seed in about.seeds),
     }
+    stop = {key: value for key, value in asdict(about.recipe.stop).items() if value is not None}
+    facts["stop"] = ", ".join(f"`{key} = {_plain(value)}`" for key, value in stop.items())
+    if not about.dry and (share := about.recipe.data.validation) != "test":
+        facts["evaluated on"] = f"{100 * share:g} % of the training data, held out"
     shared = {option: value for option, value in about.options.items() if "." not in option}
     if shared:
         given = (f"`{option} = {value!r}`" for option, value in shared.items())
         facts["options, of the methods that have them"] = ", ".join(given)
-    if len(shared) < len(about.options):
-        own = (f"`{key} = {value!r}`" for key, value in about.options.items() if key not in shared)
-        facts["options of one method alone"] = ", ".join(own)
+    own = dict(_own_settings(about))
+    own |= {key: value for key, value in about.options.items() if key not in shared}
+    if own:
+        facts["options of one method alone"] = ", ".join(
+            f"`{key} = {value!r}`" for key, value in own.items()
+        )
     if about.dry:
         facts["dry"] = "only the timing was simulated, nothing was trained"
     facts["versions"] = ", ".join(f"{what} {version}" for what, version in about.versions.items())

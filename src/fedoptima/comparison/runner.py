@@ -128,6 +128,7 @@ def compare(
     base, given = recipe_from(
         recipe,
         "compare()",
+        several=True,
         model=model,
         train=train,
         test=test,

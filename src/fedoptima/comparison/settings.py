@@ -3,7 +3,9 @@
 training.batch_size     a key of the recipe: reaches all runs
 method.activation_cap   an option of the method: reaches the methods that have it
 pipar.micro_batches     an option of one method: reaches that method alone
-my_package:build.mu     the same, of a method in a user's code
+pipar.training.device.learning_rate
+                        a key of the recipe for one method alone; of training and split
+my_package:build.mu     an option of a method in a user's code
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from fedoptima.config.load import parse_value
+from fedoptima.config.own_settings import TABLES
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.methods.registry import METHODS, method_options
@@ -22,13 +25,32 @@ from fedoptima.named_code import installed
 # begun, because nothing is imported when its files are read.
 OwnOptions = Mapping[str, Sequence[str]]
 METHOD = "method"
+_OWN_TABLES = tuple(f"{table}." for table in TABLES)
 _OWN_FLAGS = {"seed": "--seeds or --seed", "method": "--methods", "method.name": "--methods"}
 
 
 def option_of(key: str) -> str | None:
     """The option of a method that the key names; None: it is a key of the recipe."""
     head, option = _parts(key)
-    return option if option and (head == METHOD or is_method(head)) else None
+    if head == METHOD:
+        return option or None
+    return option if option and is_method(head) and not option.startswith(_OWN_TABLES) else None
+
+
+def recipe_key(key: str) -> str:
+    """Of a key that is no option: without the method that it is meant for, if there is one."""
+    return _parts(key)[1] if of_one_method(key) else key
+
+
+def of_one_method(key: str) -> bool:
+    """Is it meant for a method that it names?"""
+    return is_method(_parts(key)[0])
+
+
+def _place(key: str) -> str:
+    """What it sets in the recipe of a run that it reaches."""
+    option = option_of(key)
+    return recipe_key(key) if option is None else f"{METHOD}.{option}"
 
 
 def _parts(key: str) -> tuple[str, str]:
@@ -46,10 +68,15 @@ def is_method(name: str) -> bool:
 
 
 def reaches(key: str, method: str, own: OwnOptions) -> bool:
-    if (option := option_of(key)) is None:
-        return True
-    head, _ = _parts(key)
-    return option in _options(method, own) if head == METHOD else head == method
+    head, option = _parts(key)
+    if of_one_method(key):
+        return head == method
+    return head != METHOD or not option or option in _options(method, own)
+
+
+def reaches_all(key: str) -> bool:
+    """Is it a key of the recipe, for all methods?"""
+    return option_of(key) is None and not of_one_method(key)
 
 
 def _options(method: str, own: OwnOptions) -> Iterable[str]:
@@ -64,10 +91,10 @@ def sort_sets(sets: Iterable[str]) -> tuple[list[str], dict[str, object]]:
         key, sign, text = change.partition("=")
         key = key.strip()
         check_key(key, "--set")
-        if (option := option_of(key)) is None or not sign:
+        if not sign or reaches_all(key):
             own.append(change)
         else:
-            options[option if key.startswith(f"{METHOD}.") else key] = parse_value(text)
+            options[key.removeprefix(f"{METHOD}.")] = parse_value(text)
     return own, options
 
 
@@ -116,6 +143,17 @@ def check_options(options: Mapping[str, object], methods: Sequence[str], own: Ow
         _check_option(key if "." in key else f"{METHOD}.{key}", methods, own)
 
 
+def check_methods(recipe: Recipe, methods: Sequence[str], own: OwnOptions) -> None:
+    """The recipe's ``methods``: also what belongs to methods that are not run may be there."""
+    for name, settings in recipe.methods.items():
+        if name not in methods and not is_method(name):
+            near = get_close_matches(name, METHODS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"methods.{name}: there is no such method{hint}")
+        for option in settings.options if name in methods else ():
+            _check_option(f"{name}.{option}", methods, own)
+
+
 def check_varied(
     vary: Mapping[str, Sequence[object]],
     options: Mapping[str, object],
@@ -130,20 +168,20 @@ def check_varied(
         if any(value in values[:index] for index, value in enumerate(values)):
             raise ConfigError(f"--vary {key}: a value is given twice")
         check_key(key, "--vary")
-        if option_of(key) is not None:
+        if not reaches_all(key):
             _check_option(key, methods, own)
     given = [key if "." in key else f"{METHOD}.{key}" for key in options]
     for method in methods:
-        varied: dict[str | None, str] = {}
-        for key in (key for key in vary if option_of(key) and reaches(key, method, own)):
-            same = [k for k in given if option_of(k) == option_of(key)]
-            rivals = [k for k in same if reaches(k, method, own)]
-            if rival := varied.get(option_of(key)) or next(iter(rivals), None):
+        varied: dict[str, str] = {}
+        for key in (key for key in vary if reaches(key, method, own)):
+            place = _place(key)
+            rivals = [k for k in given if _place(k) == place and reaches(k, method, own)]
+            if rival := varied.get(place) or next(iter(rivals), None):
                 raise ConfigError(
-                    f"--vary {key}: {method}'s {option_of(key)} is also given by {rival}; "
-                    "leave one out"
+                    f"--vary {key}: {method}'s {place.removeprefix(f'{METHOD}.')} is also given by "
+                    f"{rival}; leave one out"
                 )
-            varied[option_of(key)] = key
+            varied[place] = key
 
 
 def _check_option(key: str, methods: Sequence[str], own: OwnOptions) -> None:
@@ -157,6 +195,8 @@ def _check_option(key: str, methods: Sequence[str], own: OwnOptions) -> None:
             f"{key}: {head} is not among the methods that are run ({', '.join(methods)}); "
             "add it to --methods, or leave this out"
         )
+    if option_of(key) is None:
+        return  # its place and value are checked with the recipe
     asked = methods if head == METHOD else (head,)
     known = {option: name for name in asked for option in _options(name, own)}
     if option not in known:

@@ -18,8 +18,18 @@ from typing import Any
 import torch
 
 from fedoptima.comparison.cases import Case, cases_of
-from fedoptima.comparison.settings import METHOD, check_options, check_varied, option_of, reaches
+from fedoptima.comparison.settings import (
+    METHOD,
+    check_methods,
+    check_options,
+    check_varied,
+    option_of,
+    reaches,
+    reaches_all,
+    recipe_key,
+)
 from fedoptima.config.load import set_key, validate
+from fedoptima.config.own_settings import OwnSettings, laid_over
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
@@ -115,7 +125,8 @@ def describe(
     )
     check_options(about.options, about.methods, about.own_options)
     check_varied(about.vary, about.options, about.methods, about.own_options)
-    for case in about.cases if about.vary else ():
+    check_methods(recipe, about.methods, about.own_options)
+    for case in about.cases:
         recipe_of(about, case, about.seeds[0])  # a key or value that no recipe takes
     return _with_one_split(about, given)
 
@@ -127,22 +138,21 @@ def recipe_of(about: About, case: Case | str, seed: int) -> Recipe:
     """
     base = about.recipe
     case = Case(case) if isinstance(case, str) else case
-    method, settings = case.method, dict(case.settings)
-    options = dict(base.method.options) if base.method.name == method else {}
-    # What is meant for one method alone comes last.
-    for key, value in sorted(about.options.items(), key=lambda option: "." in option[0]):
-        own = key if "." in key else f"{METHOD}.{key}"
-        option = option_of(own)
-        if option is not None and reaches(own, method, about.own_options):
-            options[option] = value
-    table = base.model_dump() | {"seed": seed, "workers": base.workers}
+    method, own = case.method, base.methods.get(case.method, OwnSettings())
+    options = {**own.options, **(base.method.options if base.method.name == method else {})}
+    table = base.model_dump() | {"seed": seed, "workers": base.workers, "methods": {}}
     if (split := about.splits.get(_shared(case).label)) is not None:
         set_key(table, "split.at", split)
-    for key, value in settings.items():
+    table = laid_over(table, own.tables)
+    # What is meant for one method alone comes last.
+    shared_first = sorted(about.options.items(), key=lambda option: "." in option[0])
+    given = ((key if "." in key else f"{METHOD}.{key}", value) for key, value in shared_first)
+    reaching = ((key, value) for key, value in given if reaches(key, method, about.own_options))
+    for key, value in (*reaching, *case.settings):
         if (option := option_of(key)) is not None:
             options[option] = value
         else:
-            set_key(table, key, value)
+            set_key(table, recipe_key(key), value)
     return validate(Recipe, table | {"method": {"name": method, **options}}, base.name)
 
 
@@ -194,6 +204,7 @@ def _one_split(about: About, given: Given, shared: Case) -> int | None:
         name
         for name in about.methods
         if find_method(name, ANY_CODE, given.methods)(1).training is not ServerTraining.NONE
+        and not about.recipe.methods.get(name, OwnSettings()).split  # which has its own
     ]
     splitting.sort(key=lambda name: name != REFERENCE)
     recipes = [recipe_of(about, replace(shared, method=m), about.seeds[0]) for m in splitting]
@@ -207,7 +218,7 @@ def _one_split(about: About, given: Given, shared: Case) -> int | None:
 
 def _shared(case: Case) -> Case:
     """What it has in common with other methods' runs: the varied keys of the recipe itself."""
-    return Case("", tuple(pair for pair in case.settings if option_of(pair[0]) is None))
+    return Case("", tuple(pair for pair in case.settings if reaches_all(pair[0])))
 
 
 # ---- the machine -----------------------------------------------------------------------------

@@ -112,6 +112,7 @@ def sweep(
     base, given = recipe_from(
         recipe,
         "sweep()",
+        several=True,
         model=model,
         train=train,
         test=test,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from itertools import product
 from numbers import Integral, Real
 from operator import index
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from fedoptima.config.own_settings import TABLES, laid_over
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.text import cut, printable
@@ -52,6 +54,22 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return validate(Recipe, table, str(path))
 
 
+def of_method(recipe: Recipe) -> Recipe:
+    """The recipe of its method alone: what ``methods`` has for it is laid over the rest.
+
+    An option beside the method's name comes before one under ``methods``.
+    """
+    if not recipe.methods:
+        return recipe
+    name = recipe.method.name
+    table: TomlTable = {**recipe.model_dump(exclude_unset=True), "workers": recipe.workers}
+    del table["methods"]
+    if (own := recipe.methods.get(name)) is not None:
+        table = laid_over(table, own.tables)
+        table["method"] = {"name": name, **own.options, **recipe.method.options}
+    return validate(Recipe, table, f"{recipe.name}, methods.{name}")
+
+
 def as_recipe(recipe: Recipe | str | Path) -> Recipe:
     """A recipe as a user gives it: the object, or the path of its file."""
     return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
@@ -84,6 +102,7 @@ def apply_override(table: TomlTable, override: str) -> None:
         raise ConfigError(f"--set {override}: write it as key.path=value, e.g. stop.epochs=5")
     try:
         set_key(table, key, parse_value(text))
+        unset_in_methods(table, key)
     except ConfigError as error:
         raise ConfigError(f"--set {override}: {error}") from error
 
@@ -97,8 +116,31 @@ def parse_value(text: str) -> object:
 
 
 def set_key(table: TomlTable, key: str, value: object) -> None:
-    """Tables on the way are made where they are missing; a number counts an array's items."""
-    *path, last = (part.strip() for part in key.split("."))
+    """Tables on the way are made where they are missing; a number counts an array's items.
+
+    "training.device+server.learning_rate" sets both.
+    """
+    for path in _paths(key):
+        _set(table, path, value)
+
+
+def unset_in_methods(table: TomlTable, key: str) -> None:
+    """What is set from outside reaches every method, also those with a value of their own."""
+    for own in table.get("methods", {}).values() if key.split(".")[0] in TABLES else ():
+        for *path, last in _paths(key):
+            place: Any = own
+            for part in path:
+                place = place.get(part) if isinstance(place, dict) else None
+            if isinstance(place, dict):
+                place.pop(last, None)
+
+
+def _paths(key: str) -> Iterator[tuple[str, ...]]:
+    return product(*([one.strip() for one in part.split("+")] for part in key.split(".")))
+
+
+def _set(table: TomlTable, key: Sequence[str], value: object) -> None:
+    *path, last = key
     place: Any = table
     for part in path:
         index = _index(place, part)

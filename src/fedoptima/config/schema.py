@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from fedoptima.config.fleet import FleetConfig, Positive, Strict
+from fedoptima.config.own_settings import OwnSettings
 from fedoptima.config.training import TrainingConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
@@ -294,6 +295,11 @@ class Recipe(Strict):
         default=MethodConfig(),
         description="How it is trained.",
         examples=[{"name": "splitfed"}],
+    )
+    methods: dict[str, OwnSettings] = Field(
+        default={},
+        description="What single methods have of their own, by their names.",
+        examples=[{"pipar": {"micro_batches": 4}}],
     )
     training: TrainingConfig = Field(
         default=TrainingConfig(),

@@ -17,8 +17,8 @@ class ScheduleConfig(Strict):
 
     kind: str = Field(
         default="constant",
-        description="How it falls over the budget of `stop`: constant, cosine or linear; or your "
-        "own as 'package.module:function', from the share that is spent to a factor.",
+        description="How it falls over the budget of `stop`: constant, cosine, linear or step; or "
+        "your own as 'package.module:function', from the share that is spent to a factor.",
         examples=["cosine"],
     )
     warmup: float = Field(
@@ -27,15 +27,27 @@ class ScheduleConfig(Strict):
     floor: float = Field(
         default=0.0, ge=0, le=1, description="Share of the rate that is left at the end."
     )
+    steps: tuple[float, ...] = Field(
+        default=(0.5, 0.75),
+        min_length=1,
+        description="step: the shares of the budget at which the rate falls. With 200 epochs, 0.5 "
+        "is after epoch 100.",
+        examples=[[0.5, 0.75]],
+    )
+    factor: float = Field(
+        default=0.1, gt=0, lt=1, description="step: what the rate is multiplied by at each of them."
+    )
 
     @model_validator(mode="after")
     def _known(self) -> ScheduleConfig:
         own = ":" in self.kind or self.kind == GIVEN
-        if not own and self.kind not in ("constant", "cosine", "linear"):
+        if not own and self.kind not in ("constant", "cosine", "linear", "step"):
             raise ValueError(
-                f"kind = {self.kind!r}: must be 'constant', 'cosine' or 'linear', or your own as "
-                "'package.module:function'"
+                f"kind = {self.kind!r}: must be 'constant', 'cosine', 'linear' or 'step', or your "
+                "own as 'package.module:function'"
             )
+        if not all(0 < share < 1 for share in self.steps):
+            raise ValueError("steps: are shares of the budget, above 0 and below 1")
         if own and (self.warmup or self.floor):
             raise ValueError("warmup and floor do not belong to a schedule of your own")
         return self

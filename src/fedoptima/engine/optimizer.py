@@ -138,6 +138,9 @@ def rate_factor(schedule: ScheduleConfig, progress: float, factor: Factor | None
         return max(progress / schedule.warmup, 0.01)
     if schedule.kind == "constant":
         return 1.0
+    if schedule.kind == "step":
+        falls = sum(progress >= share for share in schedule.steps)
+        return max(schedule.factor**falls, schedule.floor)
     rest = (progress - schedule.warmup) / (1 - schedule.warmup)
     falling = (1 + math.cos(math.pi * rest)) / 2 if schedule.kind == "cosine" else 1 - rest
     return schedule.floor + (1 - schedule.floor) * falling

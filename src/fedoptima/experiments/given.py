@@ -68,6 +68,7 @@ def named_packages(recipe: Recipe) -> tuple[str, ...]:
         *(recipe.model.name, recipe.data.name, recipe.method.name, auxiliary),
         *_named_in(recipe.task.model_dump()),
         *_named_in(recipe.training.model_dump()),
+        *_named_in({name: own.model_dump() for name, own in recipe.methods.items()}),
     )
     return tuple(
         dict.fromkeys(name.partition(":")[0].split(".")[0] for name in named if ":" in name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedoptima.config.load import as_recipe, validate
+from fedoptima.config.load import as_recipe, of_method, unset_in_methods, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.experiments.given import Given, custom_table, given_data, given_method
 from fedoptima.experiments.given_task import given_task
@@ -38,12 +38,14 @@ def recipe_from(
     training: Options | None = None,
     task: Task | str | Options | None = None,
     loss: Loss | None = None,
+    several: bool = False,
     **others: object,
 ) -> tuple[Recipe, Given]:
     """The whole recipe, and what of it is given in Python; parts replace those of ``recipe``.
 
-    ``others``: tables and values of the recipe, as they are there. ``where``: what a mistake is
-    in, a call such as "simulate()".
+    ``several``: it is for several methods; otherwise what its method has of its own is laid over
+    the rest. ``others``: tables and values of the recipe, as they are there. ``where``: what a
+    mistake is in, a call such as "simulate()".
     """
     method_table, methods = given_method(method)
     training_table, functions = given_training(training)
@@ -66,7 +68,8 @@ def recipe_from(
         "stop": stop if epochs is None else {**(stop or {}), "epochs": epochs},
         **others,
     }
-    return _resolve(base, parts, where), given
+    whole = _resolve(base, parts, where)
+    return whole if several else of_method(whole), given
 
 
 def _data_table(dataset: Dataset | None, data: object) -> Options | None:
@@ -88,4 +91,6 @@ def _resolve(base: Recipe | None, parts: Options, where: str) -> Recipe:
     if not given:
         return base
     kept = {**base.model_dump(exclude_unset=True), "workers": base.workers}
+    for name in given:
+        unset_in_methods(kept, name)
     return validate(Recipe, {**kept, **given}, where)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedoptima.config.load import as_recipe
+from fedoptima.config.load import as_recipe, of_method
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.layouts import ReadingProgress
@@ -95,7 +95,7 @@ def serve(
     for warning in tls.check(address) if tls is not None else []:
         LOG.warning(warning)
     access = AccessLists.of(allow_devices, revoked, tls)
-    chosen = None if recipe is None else as_recipe(recipe)
+    chosen = None if recipe is None else of_method(as_recipe(recipe))
     if chosen is not None and devices is not None:
         deploy = chosen.deploy.model_copy(update={"devices": devices})
         chosen = chosen.model_copy(update={"deploy": deploy})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,13 @@ from fedoptima.display.console import plain_table, stdout
 
 if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison
+    from fedoptima.config.schema import Recipe
+
+
+class Protocol(StrEnum):
+    epochs = "epochs"
+    time = "time"
+    convergence = "convergence"
 
 
 def compare(
@@ -39,6 +47,21 @@ def compare(
         typer.Option(
             metavar="ACC",
             help="The accuracy to reach, e.g. 0.8.  [default: 99 % of fedoptima's best]",
+        ),
+    ] = None,
+    protocol: Annotated[
+        Protocol,
+        typer.Option(
+            help="How long each trains: the recipe's epochs; as much virtual time as fedoptima "
+            "takes for them; or until held-out accuracy has not improved for 30 epochs."
+        ),
+    ] = Protocol.epochs,
+    time_of: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --protocol time: the time that fedoptima took in this finished comparison "
+            "or run.  [default: of a dry run]",
         ),
     ] = None,
     sets: many_runs.Sets = None,
@@ -71,7 +94,8 @@ def compare(
     if folder is not None:
         asked: dict[str, object] = {"RECIPE": recipe, "--methods": methods, "--seeds": seeds}
         asked |= {"--seed": seed, "--target": target, "--set": sets, "--device": device}
-        asked |= {"--out": out, "--dry": dry or None, "--workers": workers}
+        asked |= {"--out": out, "--dry": dry or None, "--workers": workers, "--time-of": time_of}
+        asked |= {"--protocol": None if protocol is Protocol.epochs else protocol}
         comparison = many_runs.resume(folder, asked, allow_modules or (), execution)
     elif recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima compare recipes/demo_digits.toml")
@@ -81,7 +105,8 @@ def compare(
         from fedoptima.experiments.run_directory import fresh_directory
 
         own, options = sort_sets(sets or [])
-        changed = read_recipe(recipe, sets=own, device=device, workers=workers)
+        changed = read_recipe(recipe, sets=own, device=device, workers=workers, several=True)
+        changed = _under(protocol, changed, time_of)
         folder = out or fresh_directory(Path("runs"), f"{changed.name}-compare")
         begin = partial(
             run_comparison,
@@ -100,6 +125,20 @@ def compare(
     else:
         _show(comparison)
     many_runs.report_failures(comparison)
+
+
+def _under(protocol: Protocol, recipe: Recipe, time_of: Path | None) -> Recipe:
+    from fedoptima.comparison.protocols import dry_time, equal_time, time_taken, until_convergence
+
+    if time_of is not None and protocol is not Protocol.time:
+        raise ConfigError("--time-of: only with --protocol time")
+    match protocol:
+        case Protocol.epochs:
+            return recipe
+        case Protocol.time:
+            return equal_time(recipe, time_taken(time_of) if time_of else dry_time(recipe))
+        case Protocol.convergence:
+            return until_convergence(recipe)
 
 
 def _show(comparison: Comparison) -> None:

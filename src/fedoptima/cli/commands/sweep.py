@@ -94,7 +94,7 @@ def sweep(
         from fedoptima.experiments.run_directory import fresh_directory
 
         own, options = sort_sets(sets or [])
-        changed = read_recipe(recipe, sets=own, device=device, workers=workers)
+        changed = read_recipe(recipe, sets=own, device=device, workers=workers, several=True)
         folder = out or fresh_directory(Path("runs"), f"{changed.name}-sweep")
         begin = partial(
             run_sweep,

@@ -1,0 +1,49 @@
+"""What a method with a barrier would have done on another fleet, without training it again.
+
+Behind a barrier a round is the same work whatever the devices' speeds and links: who is in it, the
+batches, the merge. So as long as nobody leaves, accuracy over epochs does not depend on the fleet,
+and a dry run of another fleet has the times. It is exact if both runs have the same split and
+PiPar the same number of parts (batch normalisation sees parts): fix them with `split.at` and
+`pipar.micro_batches` where fleets would choose different ones.
+
+    trained = compare(recipe, methods=["fl"], seeds=3)
+    dry = compare(elsewhere, methods=["fl"], seeds=3, dry=True)
+    runs = [rescaled(one, other) for one, other in zip(trained.runs, dry.runs)]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedoptima.comparison.rows import Moment, Run
+from fedoptima.core.errors import ConfigError
+from fedoptima.methods.registry import find_method
+from fedoptima.named_code import ANY_CODE
+
+
+def rescaled(trained: Run, dry: Run) -> Run:
+    """The dry run's times and the trained run's accuracies; both have the same epochs."""
+    if dry.method != trained.method or dry.seed != trained.seed:
+        raise ConfigError(
+            f"{trained.label}, seed {trained.seed}, cannot have the times of {dry.label}, seed "
+            f"{dry.seed}"
+        )
+    if not find_method(trained.method, ANY_CODE)(1).aggregation().closes_round:
+        raise ConfigError(
+            f"{trained.method} has no barrier: what it learns depends on the fleet; train it there"
+        )
+    if trained.figures is None or dry.figures is None:
+        raise ConfigError(f"{trained.label}, seed {trained.seed}: a run of it has failed")
+    if [at.epochs for at in trained.curve] != [at.epochs for at in dry.curve]:
+        raise ConfigError(
+            f"{trained.label}, seed {trained.seed}: the runs were not evaluated after the same "
+            f"epochs (they ended after {trained.figures.epochs:g} and {dry.figures.epochs:g}); "
+            "rescaling needs the same recipe and budget, and that no device leaves"
+        )
+    accuracies = ("accuracy", "best_accuracy", "test_accuracy")
+    figures = replace(dry.figures, **{name: getattr(trained.figures, name) for name in accuracies})
+    curve = (
+        Moment(time.seconds, learned.epochs, learned.accuracy)
+        for time, learned in zip(dry.curve, trained.curve, strict=True)
+    )
+    return replace(dry, figures=figures, curve=tuple(curve), weights_digest=trained.weights_digest)
