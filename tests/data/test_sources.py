@@ -232,6 +232,16 @@ def test_items_that_are_dicts_need_no_hugging_face() -> None:
 
 
 @pytest.mark.parametrize(
+    ("label", "choice"), [("label", Choice()), ("labels", Choice()), ("y", Choice(label="y"))]
+)
+def test_a_list_of_two_rows_is_not_a_pair_of_inputs_and_labels(label: str, choice: Choice) -> None:
+    items = [{"pixel_values": x, label: int(y)} for x, y in zip(X[:2], Y[:2], strict=True)]
+    opened = sources.opened(items, "train", choice)
+    assert len(opened) == 2
+    assert opened[0] is items[0]
+
+
+@pytest.mark.parametrize(
     ("columns", "choice", "message"),
     [
         ({"text": ["a"] * 6}, Choice(), "column 'text' holds text; .* tokenise it"),

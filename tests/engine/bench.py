@@ -15,6 +15,7 @@ from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.loader import Loader
 from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.optimizer import OURS, LearnerCode
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
@@ -60,6 +61,7 @@ class Bench:
         compute: str = "cpu",
         precision: Precision = "float32",
         task: Task = CLASSIFICATION,
+        device_code: LearnerCode = OURS,
     ) -> None:
         dataset = as_dataset(data, data, task=task).to(compute)
         planning = PlanSettings(
@@ -81,6 +83,7 @@ class Bench:
             schedule=schedule or ScheduleConfig(),
             compute=torch.device(compute),
             precision=precision,
+            device_code=device_code,
         )
         self._jobs = 0
         self.server = ServerEngine(self.workload)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor
+
 from fedoptima.config.training import OptimizerConfig
 from fedoptima.core.jobs import ExportModel, FullStep, LoadModel
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import PayloadId
 from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.optimizer import OURS, LearnerCode
 from fedoptima.engine.payloads import Tensors, copy_of, pack, unpack
 from fedoptima.engine.shared_learners import SharedLearners
 from tests.engine.bench import RATE, Bench, dense_model, same, samples
@@ -15,13 +22,28 @@ DEVICES = ("a", "b", "c")
 ROUND = PayloadId("round")
 
 
-def bench() -> Bench:
+class CountingSgd(torch.optim.SGD):
+    """A rate that falls with a count which it keeps in its group of parameters."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        super().__init__(parameters, lr)
+        self.param_groups[0]["steps"] = 0
+
+    def step(self, closure: object = None) -> None:
+        group = self.param_groups[0]
+        group["steps"] += 1
+        for parameter in group["params"]:
+            parameter.data -= group["lr"] / group["steps"] * parameter.grad
+
+
+def bench(code: LearnerCode = OURS) -> Bench:
     return Bench(
         dense_model(),
         samples(),
         training=ServerTraining.NONE,
         auxiliary="none",
         optimizer=OptimizerConfig(learning_rate=RATE, momentum=0.9),
+        device_code=code,
         devices=DEVICES,
     )
 
@@ -33,13 +55,16 @@ def one_round(device: DeviceEngine, model: Tensors, first: int) -> Tensors:
     return copy_of(unpack(device.execute(ExportModel(), ROUND).result))
 
 
-def test_devices_in_turn_keep_their_momentum_and_get_nothing_of_the_others() -> None:
-    model = bench().workload.model.state_dict()
+@pytest.mark.parametrize("code", [OURS, LearnerCode(CountingSgd)], ids=["ours", "a user's"])
+def test_devices_in_turn_keep_their_momentum_and_get_nothing_of_the_others(
+    code: LearnerCode,
+) -> None:
+    model = bench(code).workload.model.state_dict()
     own = [
         [one_round(device, model, number * 2) for number in range(3)]
-        for device in bench().devices.values()
+        for device in bench(code).devices.values()
     ]
-    workplace, learners = bench(), SharedLearners()
+    workplace, learners = bench(code), SharedLearners()
     shared: list[list[Tensors]] = [[] for _ in DEVICES]
     aside = [device.save() for device in workplace.devices.values()]
     for device in workplace.devices.values():
@@ -52,7 +77,7 @@ def test_devices_in_turn_keep_their_momentum_and_get_nothing_of_the_others() -> 
             aside[place] = book, copy_of(tensors)
     for ours, theirs in zip(shared, own, strict=True):
         assert all(same(one, other) for one, other in zip(ours, theirs, strict=True))
-    assert not same(own[0][0], own[0][1])  # momentum counts
+    assert not same(own[0][0], own[0][1])  # what the optimiser remembers counts
 
 
 def test_an_update_that_was_lent_is_overwritten_by_the_next_round() -> None:

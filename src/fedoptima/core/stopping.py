@@ -12,6 +12,7 @@ from fedoptima.core.errors import ConfigError
 ACCURACY, LOSS = "accuracy", "loss"
 # Metrics of which less is better, unless a rule says otherwise.
 FALLING = frozenset({LOSS, "mae", "mse", "rmse", "error", "perplexity"})
+DEVICES_MEAN, DEVICES_WORST = "devices_mean_", "devices_worst_"  # before the name of a metric
 OF_DEVICE = "@"  # in the name of a metric, before the device on whose own data it was measured
 
 
@@ -78,11 +79,12 @@ class StopRule:
         return next((name for name in wanted if name in metrics), None)
 
     def falls(self, name: str) -> bool:
-        """Is less of this metric better?"""
-        own = name.partition(OF_DEVICE)[0]
-        for prefix in ("devices_mean_", "devices_worst_"):
-            own = own.removeprefix(prefix)
-        return own in FALLING if self.direction is None else self.direction == "min"
+        """Is less of this metric better? ``direction`` is that of the metric that is watched."""
+        own = _without_devices(name)
+        watched = self.metric is None or own == _without_devices(self.metric)
+        if self.direction is None or not watched:
+            return own in FALLING
+        return self.direction == "min"
 
     def progress(self, *, rounds: int, epochs: float, seconds: float) -> float:
         """The share of the budget that is spent; learning-rate schedules follow it."""
@@ -94,6 +96,12 @@ class StopRule:
         if self.seconds is not None:
             spent = max(spent, seconds / self.seconds)
         return min(spent, 1.0)
+
+
+def _without_devices(name: str) -> str:
+    """The metric itself, without whose figures are meant."""
+    own = name.partition(OF_DEVICE)[0]
+    return own.removeprefix(DEVICES_MEAN).removeprefix(DEVICES_WORST)
 
 
 BUDGETS = ("rounds", "epochs", "hours", "target_accuracy", "patience")

@@ -45,6 +45,11 @@ class Choice:
             return np.array(values, dtype=np.float32), _label(row[label], where)
         return dict(zip(names, values, strict=True)), _label(row[label], where)
 
+    def is_row(self, value: object) -> bool:
+        """Does it have a label? The first of a list of two samples has, inputs have not."""
+        names = _LABELS if self.label is None else (self.label,)
+        return isinstance(value, Mapping) and any(name in value for name in names)
+
     def label_of(self, row: Row, where: str) -> str:
         if self.label is not None:
             return self.label

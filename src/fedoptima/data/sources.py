@@ -50,7 +50,7 @@ def opened(data: object, where: str, choice: Choice) -> Split | Any:
     """
     if isinstance(data, Split):
         return data
-    if isinstance(data, tuple | list) and len(data) == 2 and not _is_row(data[0]):
+    if isinstance(data, tuple | list) and len(data) == 2 and not choice.is_row(data[0]):
         return Split(as_inputs(data[0], where), as_labels(data[1], where))
     if isinstance(data, DataLoader):
         return opened(_unwrapped(data, where), where, choice)
@@ -62,11 +62,6 @@ def opened(data: object, where: str, choice: Choice) -> Split | Any:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping):
         return data
     raise ConfigError(f"{where}: cannot use {type(data).__name__} as data; {WAYS}")
-
-
-def _is_row(value: object) -> bool:
-    """Of a list of two samples; such a list is not (inputs, labels)."""
-    return isinstance(value, Mapping) and "label" in value
 
 
 def _tensors_of(data: object) -> tuple[Tensor, Tensor] | None:

@@ -18,10 +18,9 @@ from fedoptima.engine.optimizer import (
     STATE,
     LearnerCode,
     build_optimizer,
-    entries_to_save,
     rate_factor,
-    saved_entries,
 )
+from fedoptima.engine.optimizer_state import OptimizerState
 from fedoptima.engine.payloads import Tensors, copy_of
 from fedoptima.engine.weights import Weights
 
@@ -80,6 +79,9 @@ class Learner:
         self._optimizer = build_optimizer(
             settings, self._parameters, fused=self._fused, build=code.build
         )
+        self._optimizer_state = OptimizerState(
+            self._optimizer, self._parameters, static=static, on_gpu=self._fused
+        )
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         self._tensors: Tensors = {
             prefix + name: self._own[prefix][name]
@@ -136,12 +138,7 @@ class Learner:
 
     def forget_steps(self) -> None:
         """The optimiser begins anew."""
-        if not self._static:
-            self._optimizer.state.clear()
-            return
-        for state in self._optimizer.state.values():
-            for value in state.values():
-                value.zero_()
+        self._optimizer_state.forget()
 
     def _prepare_state(self) -> None:
         """What the optimiser would make in its first step, which must not be a special one."""
@@ -173,7 +170,7 @@ class Learner:
         self.who = who
         self.drop_gradients()
         self._weights.spare()
-        self._optimizer.state.clear()
+        self._optimizer_state.begin_anew()
         self._loss, self._losses = torch.zeros_like(self._loss), 0
         self._rate = self._settings.learning_rate
         self._set_rate()
@@ -281,7 +278,7 @@ class Learner:
 
     def save(self) -> tuple[dict[str, object], Tensors]:
         tensors = {f"model.{name}": t for name, t in copy_of(self._weights.held()).items()}
-        kinds, kept = entries_to_save(self._optimizer, self._parameters)
+        kinds, kept = self._optimizer_state.save()
         tensors |= copy_of(kept)
         for index, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
@@ -296,8 +293,8 @@ class Learner:
 
     def set_aside(self) -> tuple[dict[str, object], Tensors]:
         """What `save` returns after `release`, without copies: it is no longer held here."""
-        kinds, tensors = entries_to_save(self._optimizer, self._parameters)
-        self._optimizer.state.clear()
+        kinds, tensors = self._optimizer_state.save()
+        self._optimizer_state.begin_anew()
         tensors["loss"] = self._loss
         return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
 
@@ -331,15 +328,7 @@ class Learner:
         self._losses = int(cast(int, state["losses"]))
 
     def _restore_optimizer(self, state: Mapping[str, object], tensors: Tensors) -> None:
-        if not self._static:
-            self._optimizer.state.clear()
-        kinds = cast(Mapping[str, object], state["optimizer"])
-        for number, key, value in saved_entries(kinds, tensors, fused=self._fused):
-            own = self._optimizer.state.setdefault(self._parameters[number], {})
-            if self._static and isinstance(value, Tensor):
-                own[key].copy_(value)
-            else:
-                own[key] = value
+        self._optimizer_state.restore(cast(Mapping[str, object], state["optimizer"]), tensors)
         self._rate = float(cast(float, state["rate"]))
         self._set_rate()
 

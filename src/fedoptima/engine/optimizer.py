@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,6 @@ from torch import Tensor
 
 from fedoptima.config.training import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError
-from fedoptima.engine.payloads import Tensors
-
-_PREFIX = "optimizer."  # of the names of its tensors in a checkpoint
 
 # What an optimiser keeps for each parameter.
 STATE = {
@@ -144,37 +141,3 @@ def rate_factor(schedule: ScheduleConfig, progress: float, factor: Factor | None
     rest = (progress - schedule.warmup) / (1 - schedule.warmup)
     falling = (1 + math.cos(math.pi * rest)) / 2 if schedule.kind == "cosine" else 1 - rest
     return schedule.floor + (1 - schedule.floor) * falling
-
-
-# ---- checkpoint ----------------------------------------------------------------------------------
-
-
-def entries_to_save(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]
-) -> tuple[dict[str, object], Tensors]:
-    """Its state: plain values, and the tensors themselves."""
-    kinds: dict[str, object] = {}
-    tensors: Tensors = {}
-    for index, parameter in enumerate(parameters):
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"{_PREFIX}{index}.{key}"] = value
-            else:
-                kinds[f"{index}.{key}"] = value
-    return kinds, tensors
-
-
-def saved_entries(
-    kinds: Mapping[str, object], tensors: Mapping[str, Tensor], *, fused: bool
-) -> Iterator[tuple[int, str, object]]:
-    """The number of a parameter, the name of a value, and the value."""
-    entries = dict(kinds)
-    for name, tensor in tensors.items():
-        if name.startswith(_PREFIX):
-            # Adam counts its steps on the CPU, so that no step waits for a GPU; a fused one
-            # on the GPU.
-            counts = name.endswith(".step") and not fused
-            entries[name.removeprefix(_PREFIX)] = tensor.cpu() if counts else tensor
-    for place, value in entries.items():
-        number, key = place.split(".", 1)
-        yield int(number), key, value

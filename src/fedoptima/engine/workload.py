@@ -16,6 +16,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
 from fedoptima.core.robust import RobustBarrier
+from fedoptima.core.stopping import FALLING
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.engine.device_figures import with_devices
@@ -40,6 +41,7 @@ from fedoptima.preprocess.sides import MeasuredCosts, Sides, build_sides
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.tasks.checks import check_loss_of, check_output
 from fedoptima.tasks.labels import LabelRule
+from fedoptima.tasks.ready import READY
 from fedoptima.tasks.task import Loss, Task
 
 _EXAMPLE = 2  # samples: batch-norm layers refuse a batch of one
@@ -60,6 +62,7 @@ class Workload:
     device_code: LearnerCode = OURS
     server_code: LearnerCode = OURS
     device_validation: Mapping[NodeId, Split] = field(default_factory=dict)  # of their own data
+    falls: Callable[[str], bool] = FALLING.__contains__  # is less of a metric better?
     robust: RobustBarrier = "none"
     local_loss: LocalLoss | None = None
     stored_costs: Costs | None = None  # None: they are measured
@@ -81,6 +84,11 @@ class Workload:
         """Where the model is: a loss may have weights of its own."""
         loss = self.task.loss
         return deepcopy(loss).to(self.compute) if isinstance(loss, nn.Module) else loss
+
+    @property
+    def loss_is_ours(self) -> bool:
+        """Then it can be recorded: what a user wrote may ask a GPU for a value."""
+        return self.task.name in READY
 
     @cached_property
     def labels(self) -> LabelRule:
@@ -177,7 +185,9 @@ class Workload:
         devices = {device: self._begun(sides, part, lenient=True) for device, part in own}
         if not devices:
             return whole
-        return lambda: with_devices(whole(), {d: figures() for d, figures in devices.items()})
+        return lambda: with_devices(
+            whole(), {d: figures() for d, figures in devices.items()}, self.falls
+        )
 
     def _begun(
         self, sides: Sequence[nn.Module], data: Split, *, lenient: bool = False
@@ -235,7 +245,9 @@ class Workload:
             return figures
         devices = zip(self.device_validation, own, strict=True)
         return with_devices(
-            figures, {d: joined(tallies, self.task, lenient=True) for d, tallies in devices}
+            figures,
+            {d: joined(tallies, self.task, lenient=True) for d, tallies in devices},
+            self.falls,
         )
 
     def check_model(self) -> None:

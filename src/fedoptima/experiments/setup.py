@@ -118,6 +118,7 @@ def prepare_run(
         device_code=learner_code(recipe.training, "device", given.functions, given.code),
         server_code=learner_code(recipe.training, "server", given.functions, given.code),
         robust=method.robust,
+        falls=recipe.stop.falls,
         local_loss=cast("LocalLoss | None", method.local_loss),
         stored_costs=_stored_costs(recipe, method, dataset, given),
     )

@@ -29,7 +29,6 @@ from fedoptima.engine.payloads import (
 )
 from fedoptima.engine.workload import Workload
 from fedoptima.models.activation import map_tensors
-from fedoptima.tasks.ready import READY
 
 
 @dataclass
@@ -50,7 +49,7 @@ class GraphedDevice(DeviceEngine):
             fixed
             and isinstance(workload.dataset.train, Split)
             and workload.device_code.build is None
-            and workload.task.name in READY
+            and workload.loss_is_ours
         )
         super().__init__(workload, node, loader, deferred=True)
         self._forget_recordings()

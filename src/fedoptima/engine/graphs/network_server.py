@@ -18,7 +18,6 @@ from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
-from fedoptima.tasks.ready import READY
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ class RecordedServer(ServerEngine):
         super().__init__(workload)
         self._recorder = Recorder(workload.compute)
         self._pool = torch.cuda.graph_pool_handle()
-        ours = workload.server_code.build is None and workload.task.name in READY
+        ours = workload.server_code.build is None and workload.loss_is_ours
         self._records = ours and workload.robust == "none"
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}

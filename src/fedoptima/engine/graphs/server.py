@@ -21,7 +21,6 @@ from fedoptima.engine.payloads import (
 )
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
-from fedoptima.tasks.ready import READY
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class GraphedServer(ServerEngine):
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload, deferred=True)
         self._recorder = Recorder(workload.compute)
-        ours = workload.server_code.build is None and workload.task.name in READY
+        ours = workload.server_code.build is None and workload.loss_is_ours
         self._records = ours and workload.robust == "none"
         self._lanes: dict[NodeId, Recorder] = {}  # of copies, which do not wait for each other
         self._steps: dict[tuple[object, ...], _Step] = {}
