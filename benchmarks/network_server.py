@@ -100,7 +100,7 @@ def replaying(
 
 
 def over_the_network(
-    setup: ServerSetup, batch: Tensors, counts: Sequence[int] = (DEVICES,)
+    setup: ServerSetup, batch: Tensors, counts: Sequence[int] = (DEVICES,), gateways: int = 0
 ) -> float:
     """Seconds a step. ``counts``: of devices, for each process that feeds."""
     with tempfile.TemporaryDirectory() as name:
@@ -111,7 +111,8 @@ def over_the_network(
         save_file(batch, folder / "batch.safetensors")
         directory = RunDirectory.create(folder / "run", setup.describe())
         background = replaying(folder, folder / "batch.safetensors", counts)
-        serve_run(setup, directory, tls=tls, hooks=RunHooks(background=background))
+        hooks = RunHooks(background=background)
+        serve_run(setup, directory, tls=tls, hooks=hooks, gateways=gateways)
         ends = [
             record.at
             for record in read_trace(directory.trace)

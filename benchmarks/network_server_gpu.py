@@ -5,8 +5,9 @@ both sides, gRPC, decoding, admission, flow control, scheduler, compute thread, 
 same steps as a recorded CUDA graph on a batch that is in GPU memory, and bytes through bare gRPC
 over as many connections from as many processes (bare_stream.py). The slower one is what the server
 is held against. Rounds in turn; the steps computed one by one from GPU memory are shown as well.
+With several numbers of gateways each of them is measured, and the last is held against the floor.
 
-    python -m benchmarks.network_server_gpu [--feeders 6] [--connections 2] [--rounds 3]
+    python -m benchmarks.network_server_gpu [--gateways 0,1,4] [--feeders 6] [--connections 2]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -95,6 +97,7 @@ def measure(
     connections: int = 2,
     rounds: int = 3,
     seconds: float = 6.0,
+    gateways: Sequence[int] = (0,),
 ) -> dict[str, object]:
     torch.set_num_threads(1)
     counts = [connections] * feeders
@@ -102,13 +105,16 @@ def measure(
     sides = sides_of(setup)
     batch = stored_batch(setup, sides)
     nbytes = sum(tensor.nbytes for tensor in batch.values())
-    network, streams, recorded, eager = list[float](), list[float](), list[float](), list[float]()
+    servers: dict[int, list[float]] = {number: [] for number in gateways}
+    streams, recorded, eager = list[float](), list[float](), list[float]()
     for _ in range(rounds):
-        network.append(over_the_network(setup, batch, counts))
+        for number, figures in servers.items():
+            figures.append(over_the_network(setup, batch, counts, number))
         streams.append(bare_stream(counts, nbytes, seconds / 2))
         with deterministic(1):
             recorded.append(recorded_loop(setup, sides, batch, seconds / 6))
             eager.append(bare_loop(setup, sides, batch, seconds / 6))
+    network = servers[gateways[-1]]
     slower = [max(pair) for pair in zip(streams, recorded, strict=True)]
     ratios = [floor / ours for ours, floor in zip(network, slower, strict=True)]
 
@@ -121,7 +127,7 @@ def measure(
         "ratio": statistics.median(ratios),
         "at least": 0.90,
         "ratios": ratios,
-        "ms a batch, server": shown(network),
+        **{f"ms a batch, server, {n} gateways": shown(own) for n, own in servers.items()},
         "ms a batch, bare gRPC stream": shown(streams),
         "ms a batch, recorded steps from GPU memory": shown(recorded),
         "ms a batch, steps one by one from GPU memory": shown(eager),
@@ -136,6 +142,7 @@ def main() -> None:
     parser.add_argument("--feeders", type=int, default=6, help="processes")
     parser.add_argument("--connections", type=int, default=2, help="of each process")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gateways", default="0", help="of the server: one or more numbers")
     parser.add_argument("--seconds", type=float, default=6.0, help="of the server, a round")
     parser.add_argument("--switch-interval", type=float, help="of Python's threads, in seconds")
     asked = parser.parse_args()
@@ -147,6 +154,7 @@ def main() -> None:
         connections=asked.connections,
         rounds=asked.rounds,
         seconds=asked.seconds,
+        gateways=[int(number) for number in asked.gateways.split(",")],
     )
     for key, value in found.items():
         print(f"{key}: {value}")

@@ -7,6 +7,7 @@ have deadlines, so a test that goes wrong fails instead of hanging.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,6 +37,8 @@ from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 from fedoptima.runtime.timeouts import Timeouts
 
 DEADLINE = 60.0  # seconds, for what takes few
+# Processes before the server, in the tests that do not say: all of them must pass with some, too.
+GATEWAYS = int(os.environ.get("FEDOPTIMA_TEST_GATEWAYS", "0"))
 NAMES = ("fast", "middle", "slow")
 QUICK = Timeouts(
     handshake=3.0,
@@ -120,6 +123,7 @@ class Server:
         access: AccessLists | None = None,
         resume: bool = False,
         timeouts: Timeouts = QUICK,
+        gateways: int = GATEWAYS,
     ) -> None:
         setup = prepare_server(recipe)
         if resume:
@@ -140,6 +144,7 @@ class Server:
                 resume=resume,
                 hooks=hooks,
                 timeouts=timeouts,
+                gateways=gateways,
             ),
             "server",
         )

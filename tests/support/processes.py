@@ -61,6 +61,11 @@ class Command:
     def alive(self) -> bool:
         return self._process.is_alive()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def says(self, words: str, times: int = 1) -> None:
         until(
             lambda: self.said.count(words) >= times or not self.alive,
@@ -83,8 +88,7 @@ class Command:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
 
     def ends(self) -> int:
         """Its exit code."""

@@ -24,7 +24,6 @@ from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import RecordQuota
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Session
-from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.outbox import Outbox
 from fedoptima.trace.writer import TraceWriter
 from tests.support.network import DEADLINE
@@ -105,8 +104,7 @@ class Stage:
         self.node.observers.append(self.trace.write)
 
     def connect(self, process: str = "p", name: NodeId = NAME) -> Session:
-        hello = wire.Hello(name=name, process=process)
-        session = Session(name, self.node.next_session(name, 0), hello, "nowhere")
+        session = Session(name, self.node.next_session(name, 0), process, "nowhere")
         session.outbox = Posted()
         self.node.opened(session)
         return session

@@ -44,6 +44,7 @@ def run_server(
     listen: Address,
     tls: ServerTLS | None,
     access: AccessLists | None = None,
+    gateways: int = 0,
     tracking: TrackingOptions,
     page: int | None,
     code: AllowedCode,
@@ -93,6 +94,7 @@ def run_server(
                 listen=listen,
                 tls=tls,
                 access=access,
+                gateways=gateways,
                 resume=resume,
                 hooks=hooks,
             )

@@ -31,6 +31,11 @@ class Staged(Tensors):
         super().__init__(tensors)
         self._copied = copied
 
+    @property
+    def copied(self) -> bool:
+        """What was copied from is not needed any more."""
+        return bool(self._copied.query())  # type: ignore[no-untyped-call]
+
     def settle(self, compute: torch.device) -> None:
         """Make the calling thread's further computations wait for the copy."""
         stream = torch.cuda.current_stream(compute)

@@ -72,7 +72,7 @@ class ExpectedModel:
             for name in first
         }
         self._infinite = {
-            name: tensor.detach().clone()
+            name: tensor.detach().to("cpu", copy=True)
             for name, tensor in first.items()
             if tensor.is_floating_point() and not values.are_finite(name)
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import cast
 
 from torch import Tensor
@@ -104,7 +105,9 @@ class ServerEngine(ServerAdmission):
                 parameters |= {prefix + name for name, _ in named}
         self._global = self._as_merged(self._global)
         self._parameters = frozenset(parameters)
-        self._expected_update = ExpectedModel(self._global, self._parameters)
+        expected = replace(
+            self.expected, update=ExpectedModel(self._global, self._parameters), batch=None
+        )
         self._masks = {n for n, t in self._global.items() if not is_finite({n: t}, ())}
         self._robustness = Robustness(self._workload.robust)
         self._robustness.watch(self._parameters, self._global)
@@ -112,19 +115,21 @@ class ServerEngine(ServerAdmission):
         if self._defers:
             self.deferred = DeferredFaults({}, self._workload.compute)
         if sides.server is not None:
-            self._expected_batch = ExpectedActivations(
+            batches = ExpectedActivations(
                 sides.activation,
                 batch_size=self._workload.planning.batch_size,
                 labels=self._workload.labels,
             )
+            expected = replace(expected, batch=batches)
             if self._defers:
-                ranges = self._expected_batch.ranges
+                ranges = batches.ranges
                 self.deferred = DeferredFaults(ranges, self._workload.compute)
             self._network = self._workload.network(sides.server)
             self._server = self._learner("the server")
             own = self._server.tensors()
             self._masks |= {n for n, t in own.items() if not is_finite({n: t}, ())}
             self._robustness.watch(self._server.parameter_names(), own)
+        self.expected = expected
 
     def _as_merged(self, model: Tensors) -> Tensors:
         """On a CPU in one piece, as updates are then: they are merged as a whole."""
@@ -183,8 +188,8 @@ class ServerEngine(ServerAdmission):
         if job.part == 0:
             learner.begin()
         if self.deferred is not None and place is not None:
-            assert self._expected_batch is not None
-            comparable = self._expected_batch.comparable(tensors)
+            assert self.expected.batch is not None
+            comparable = self.expected.batch.comparable(tensors)
             learner.leave_out(self.deferred.saw(place, comparable))
             labels = self._workload.labels.within_range(labels)
         activation = rebuild_activation(tensors, self._activation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
 from fedoptima.engine.deferred_faults import DeferredFaults
@@ -15,21 +17,61 @@ from fedoptima.engine.payload_validation import (
 from fedoptima.engine.workload import Workload
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What the plan lets devices send. It can be given to another process, which checks there."""
+
+    model_bytes: int  # of the whole model: there may be no plan yet
+    update: ExpectedModel | None = None
+    batch: ExpectedActivations | None = None
+
+    def check(
+        self, message: Message, values: Values | None = None, *, form_alone: bool = False
+    ) -> None:
+        """Raise ProtocolViolation if a device's tensors are not those of this plan.
+
+        ``form_alone``: the values of activations are checked elsewhere.
+        """
+        match message:
+            case ModelUpdate(data=data):
+                # Before there is a plan the core keeps an update's id only.
+                if self.update is not None:
+                    self.update.check(data, values)
+            case ActivationBatch():
+                if self.batch is None:
+                    raise ProtocolViolation("activations for a server that trains on none")
+                if form_alone:
+                    self.batch.check_form(message)
+                else:
+                    self.batch.check(message, values)
+
+    def most_bytes(self, kind: type[Message]) -> int:
+        """Of the tensors in the largest message of this kind that a device may send.
+
+        Before there is a plan, an update may come that was made for an earlier process.
+        """
+        if issubclass(kind, ModelUpdate):
+            return self.model_bytes if self.update is None else self.update.nbytes
+        if issubclass(kind, ActivationBatch) and self.batch is not None:
+            return self.batch.nbytes
+        return 0
+
+
 class ServerAdmission:
     """All of this may be called on the thread that receives messages."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self.deferred: DeferredFaults | None = None
-        self._expected_update: ExpectedModel | None = None
-        self._expected_batch: ExpectedActivations | None = None
+        model = workload.model.state_dict()
+        self.expected = Expected(sum(tensor.nbytes for tensor in model.values()))
 
     def inspect(self, message: Message) -> Values | None:
         """Begin to check the values in a device's message; `admit` uses the result."""
         if isinstance(message, ModelUpdate | ActivationBatch):
             tensors = tensors_in(message.data)
-            if isinstance(message, ActivationBatch) and self._expected_batch is not None:
-                tensors = self._expected_batch.comparable(tensors)
+            if isinstance(message, ActivationBatch) and self.expected.batch is not None:
+                tensors = self.expected.batch.comparable(tensors)
             return Values(tensors)
         return None
 
@@ -38,31 +80,10 @@ class ServerAdmission:
 
         ``values``: what `inspect` returned, if it was called before.
         """
-        match message:
-            case ModelUpdate(data=data):
-                # Before there is a plan the core keeps an update's id only.
-                if self._expected_update is not None:
-                    self._expected_update.check(data, values)
-            case ActivationBatch():
-                if self._expected_batch is None:
-                    raise ProtocolViolation("activations for a server that trains on none")
-                if self.deferred is None:
-                    self._expected_batch.check(message, values)
-                else:
-                    self._expected_batch.check_form(message)
+        self.expected.check(message, values, form_alone=self.deferred is not None)
 
     def most_bytes(self, kind: type[Message]) -> int:
-        """Of the tensors in the largest message of this kind that a device may send.
-
-        Before there is a plan, an update may come that was made for an earlier process.
-        """
-        if issubclass(kind, ModelUpdate):
-            if self._expected_update is not None:
-                return self._expected_update.nbytes
-            return sum(tensor.nbytes for tensor in self._workload.model.state_dict().values())
-        if issubclass(kind, ActivationBatch) and self._expected_batch is not None:
-            return self._expected_batch.nbytes
-        return 0
+        return self.expected.most_bytes(kind)
 
     def receive(self, message: Message) -> Message:
         """An admitted message, with its tensors being copied to the compute device."""

@@ -42,6 +42,7 @@ def serve(
     insecure: bool = False,
     allow_devices: str | Path | None = None,
     revoked: str | Path | None = None,
+    gateways: int = 0,
     allow_modules: Sequence[str] = (),
     ready: Callable[[str], None] = lambda _: None,
     progress: bool | None = None,
@@ -68,6 +69,8 @@ def serve(
         allow_devices: A file with the names of the devices that may connect, one a line. It may
             change while the run goes on, and so may `revoked` and the certificates.
         revoked: A list of revoked certificates, if not the `revoked.txt` beside `ca`.
+        gateways: Processes that take the devices' connections, so that encryption and decoding use
+            several cores; 0: this process does it.
         allow_modules: The packages from which a run that is resumed without its recipe may load
             code that its files name.
         ready: Called with the address once devices can connect.
@@ -91,6 +94,8 @@ def serve(
         ```
     """
     address = parse_address(listen, option="listen", any_port=True)
+    if gateways < 0:
+        raise ConfigError(f"gateways = {gateways}: must be 0 or more")
     tls = choose_security(address, ServerTLS.of(ca, cert, key), insecure=insecure)
     for warning in tls.check(address) if tls is not None else []:
         LOG.warning(warning)
@@ -137,6 +142,7 @@ def serve(
                 access=access,
                 resume=resumed,
                 hooks=RunHooks(ready=listening, interrupted=asked),
+                gateways=gateways,
             )
     except ConfigError:
         if not (started or resumed):  # nothing was trained, and `out` must be usable again

@@ -7,7 +7,7 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedoptima.analysis.accounts import summarise
@@ -15,17 +15,18 @@ from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.live_accounts import LiveAccounts
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.effects import Halt
-from fedoptima.core.errors import ConfigError, run_failed
+from fedoptima.core.errors import run_failed
 from fedoptima.core.text import printable
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.graphs.network_server import RecordedServer
 from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.entrance import Entrance, build_entrance
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
 from fedoptima.experiments.run_directory import STOP, STOPPED, RunDirectory
-from fedoptima.experiments.server_setup import ServerSetup, instructions
+from fedoptima.experiments.server_setup import ServerSetup
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.runtime.address import Address, bind_error
+from fedoptima.runtime.address import Address
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.operator_log import ServerLog
@@ -35,7 +36,6 @@ from fedoptima.runtime.server.checkpoint import Restored, capture, load_server_c
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import RecordQuota
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
-from fedoptima.runtime.server.streams import ServerStreams
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.reader import last_time, read_trace
@@ -90,12 +90,16 @@ def serve_run(
     resume: bool = False,
     hooks: RunHooks = NO_HOOKS,
     timeouts: Timeouts = DEFAULT,
+    gateways: int = 0,
 ) -> Result:
-    """Serve a run to its end. Raises `Interrupted` if it was stopped; it can be resumed then."""
+    """Serve a run to its end. Raises `Interrupted` if it was stopped; it can be resumed then.
+
+    ``gateways``: processes that take the connections; 0: this one does.
+    """
 
     async def run() -> Result:
         server = _ServerRun(setup, directory, resume, timeouts)
-        return await server.run(listen, tls, access, hooks)
+        return await server.run(listen, tls, access, hooks, gateways)
 
     recipe = setup.recipe
     with directory.taken(), deterministic(recipe.threads, recipe.training.precision):
@@ -200,41 +204,42 @@ class _ServerRun:
     # ---- the run -----------------------------------------------------------------------------
 
     async def run(
-        self, listen: Address, tls: ServerTLS | None, access: AccessLists | None, hooks: RunHooks
+        self,
+        listen: Address,
+        tls: ServerTLS | None,
+        access: AccessLists | None,
+        hooks: RunHooks,
+        gateways: int,
     ) -> Result:
         node, recipe = self._node, self._setup.recipe
-        on_gpu = self._setup.workload.compute.type == "cuda"
-        streams = ServerStreams(
+        entrance = build_entrance(
+            self._setup,
             node,
-            instructions(self._setup),
-            limit=int(recipe.deploy.max_message_mb * _MB),
-            pinned=on_gpu,
-            aside=on_gpu,
-            access=access,
+            self._clock,
+            lambda: self._engine.expected,
+            tls=tls,
+            access=access or AccessLists(),
             timeouts=self._timeouts,
+            gateways=gateways,
         )
-        try:
-            server, port = streams.listen(str(listen), tls)
-        except RuntimeError as error:
-            raise ConfigError(bind_error(listen)) from error
-        address = replace(listen, port=port)
+        address = entrance.bind(listen)
         watch = ServerWatch(self._setup, self._directory.description, node, self._live, address)
         view = self._attach_observer(hooks, watch)
         if self._restored is not None:
             node.resume_from(self._restored, recipe.stop)
-        await server.start()  # not earlier: a device that connects must find the restored state
-        background = asyncio.ensure_future(hooks.background(address)) if hooks.background else None
+        background = None
         try:
+            await entrance.open()  # not earlier: a device that comes must find the restored state
+            if hooks.background:
+                background = asyncio.ensure_future(hooks.background(address))
             whom = "for devices with a certificate of its CA" if tls else "without certificates"
             LOG.info("listening on %s, %s", address, whom)
             hooks.ready(address)
-            halt = await self._until_the_end(hooks, view, streams, background)
-            await streams.farewell()
+            halt = await self._until_the_end(hooks, view, entrance, background)
+            await entrance.farewell()
         finally:
             await node.shut_down()
-            await server.stop(
-                grace=_OBSERVER_INTERVAL
-            )  # without one, devices would report an error
+            await entrance.close()
             self._compute.close()
             mark = self._trace.mark()
             self._trace.close()
@@ -263,7 +268,7 @@ class _ServerRun:
         self,
         hooks: RunHooks,
         look: Callable[[], None],
-        streams: ServerStreams,
+        entrance: Entrance,
         background: asyncio.Future[None] | None,
     ) -> Halt:
         asked = False
@@ -274,7 +279,7 @@ class _ServerRun:
             elif (wish or hooks.interrupted()) and not asked:
                 asked = True
                 self._node.interrupt()
-            streams.enforce_access()
+            entrance.enforce_access()
             look()
             self._trace.keep_readable()
             if background is not None and background.done():

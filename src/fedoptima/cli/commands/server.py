@@ -56,6 +56,12 @@ def server(
             metavar="FILE", help="Revoked certificates.  [default: revoked.txt beside --tls-ca]"
         ),
     ] = None,
+    gateways: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Processes that take the connections, for fleets of hundreds.", min=0
+        ),
+    ] = 0,
     method: options.Method = None,
     sets: options.Sets = None,
     seed: options.Seed = None,
@@ -102,13 +108,18 @@ def server(
         result = run_server(
             resolved,
             folder,
-            again=_again(folder.path, address, tls, insecure, lists) + allowance(resolved),
+            again=[
+                *_again(folder.path, address, tls, insecure, lists),
+                *(["--gateways", str(gateways)] if gateways else []),
+                *allowance(resolved),
+            ],
             resume=resume,
             extended=bool(extend),
             quiet=quiet,
             listen=address,
             tls=tls,
             access=access,
+            gateways=gateways,
             tracking=TrackingOptions(metrics_port, tensorboard, mlflow),
             page=dashboard,
             code=ANY_CODE if wanted is not None else allow(allow_modules),

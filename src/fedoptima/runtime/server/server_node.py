@@ -25,7 +25,7 @@ from fedoptima.core.events import (
     Restarted,
 )
 from fedoptima.core.machine import ComputeEngine, rejected
-from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate, Stop
+from fedoptima.core.messages import Message, Stop
 from fedoptima.core.ranges import check_names
 from fedoptima.core.server import ServerCore
 from fedoptima.core.stopping import StopRule
@@ -35,18 +35,17 @@ from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.engine.determinism import prepare_thread
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.node import Node
+from fedoptima.runtime.server.bounds import message_limit, most_held, unread
 from fedoptima.runtime.server.checkpoint import Restored, ServerProcess
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
-from fedoptima.runtime.server.session import Refusal, Session
+from fedoptima.runtime.server.session import DeviceSession, Refusal
 from fedoptima.trace.record import Record
 
 DeviceObserver = Callable[[Sequence[Record]], None]  # is given new records of one device
 Checked: TypeAlias = Message | ProtocolViolation  # as it is admitted, or why it is not
 
 
-_HEADROOM = 64 << 10  # bytes of a message beyond what the plan allows
-_MOST_SMALL = 4 << 20  # bytes of messages without tensors that wait for one device
 _FORGOTTEN = 1_000_000  # sessions of one device since a checkpoint, at most
 
 
@@ -78,7 +77,7 @@ class ServerNode(Node):
         super().__init__(SERVER, machine, engine, compute, clock, incarnation=incarnation, log=log)
         self.run = run  # its id: devices bring work along only into the run they worked for
         self.incarnation = incarnation
-        self.sessions: dict[NodeId, Session] = {}
+        self.sessions: dict[NodeId, DeviceSession] = {}
         self.device_observers: list[DeviceObserver] = []
         self._sessions_given: dict[NodeId, int] = {}  # the number of each device's last one
         self._checkpointer = checkpointer
@@ -106,12 +105,12 @@ class ServerNode(Node):
         self._sessions_given[device] = given + 1
         return given + 1
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: DeviceSession) -> None:
         self.sessions[session.device] = session
         self.log.info("%s connected from %s", session.device, session.peer)
         self.tell(Connected(session.device, session.number))
 
-    def closed(self, session: Session, why: str = "") -> None:
+    def closed(self, session: DeviceSession, why: str = "") -> None:
         """Nothing is taken from it any more. May be called again."""
         if self.sessions.get(session.device) is not session:
             return
@@ -138,7 +137,9 @@ class ServerNode(Node):
             return work()  # the thread may have been closed
         return await asyncio.get_running_loop().run_in_executor(self._receiver, work)
 
-    def receive(self, session: Session, message: Message, checked: Checked | None = None) -> None:
+    def receive(
+        self, session: DeviceSession, message: Message, checked: Checked | None = None
+    ) -> None:
         """``checked``: what `prepare` returned for the message, if it was called before."""
         if self.sessions.get(session.device) is not session:
             return
@@ -150,7 +151,7 @@ class ServerNode(Node):
             raise checked
         self.tell(Received(session.device, session.number, checked))
 
-    def reject(self, session: Session, error: ProtocolViolation) -> None:
+    def reject(self, session: DeviceSession, error: ProtocolViolation) -> None:
         """Drop a device for what it has sent, on the record if the core knows its session."""
         self.tell(rejected(session.device, session.number, error))
         self.drop_peer(session.device, session.number, str(error))
@@ -159,24 +160,17 @@ class ServerNode(Node):
         session = self.sessions.get(effect.to)
         if session is not None and session.number == effect.session:
             session.outbox.put(effect.message)
-            if session.outbox.held > self._most_held():
+            if session.outbox.held > most_held(self.engine.most_bytes):
                 asyncio.get_running_loop().call_soon(self._reject_unread, session)
 
-    def _reject_unread(self, session: Session) -> None:
+    def _reject_unread(self, session: DeviceSession) -> None:
         """Later than the effect that filled its outbox: see `Node`."""
         if self.sessions.get(session.device) is session:
-            held = session.outbox.held
-            self.reject(session, ProtocolViolation(f"it does not read: {held:,} bytes wait for it"))
-
-    def _most_held(self) -> int:
-        """A device that reads has at most one model and one mini-batch's gradients on their way."""
-        sizes = map(self.engine.most_bytes, (ModelUpdate, ActivationBatch))
-        return 2 * sum(sizes) + _MOST_SMALL
+            self.reject(session, ProtocolViolation(unread(session.outbox.held)))
 
     def limit(self, kind: type[Message]) -> int:
-        """Bytes of a device's message: twice what the plan allows, so that most that is wrong with
-        one can be said exactly."""
-        return 2 * self.engine.most_bytes(kind) + _HEADROOM
+        """Bytes of a device's message."""
+        return message_limit(self.engine.most_bytes, kind)
 
     def drop_peer(self, peer: NodeId, session: int, reason: str) -> None:
         found = self.sessions.get(peer)
@@ -187,7 +181,7 @@ class ServerNode(Node):
 
     # ---- devices' own records ----------------------------------------------------------------
 
-    def take_records(self, session: Session, first: int, lines: Sequence[str]) -> int:
+    def take_records(self, session: DeviceSession, first: int, lines: Sequence[str]) -> int:
         """Put a device's records on disk, on the server's clock; says how many need not come again.
 
         From a session that was replaced none: its successor counts from what it was told.

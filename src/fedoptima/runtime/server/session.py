@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 import grpc
 
@@ -18,6 +19,7 @@ from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.codec import Assembler, MessageLimit
 from fedoptima.runtime.wire.frames import Frame
 from fedoptima.runtime.wire.outbox import Outbox
+from fedoptima.runtime.wire.tensors import Memory
 
 _MOST_DETAILS = 1_000  # characters
 
@@ -35,11 +37,41 @@ class Refusal:
         return printable(self.text, _MOST_DETAILS)
 
 
+class SessionOutbox(Protocol):
+    @property
+    def held(self) -> int: ...
+    def put(self, message: Message) -> None: ...
+
+
+class SessionClock(Protocol):
+    """The device's clock in terms of the server's."""
+
+    @property
+    def known(self) -> bool: ...
+    def ours(self, theirs: float) -> float: ...
+
+
+class DeviceSession(Protocol):
+    """A session as the server needs it, whichever process has the connection."""
+
+    device: NodeId
+    number: int
+    process: str
+    peer: str
+
+    @property
+    def outbox(self) -> SessionOutbox: ...
+    @property
+    def clock(self) -> SessionClock: ...
+    def end(self, refusal: Refusal | None = None) -> None: ...
+    async def answers(self, now: float, patience: float) -> bool: ...
+
+
 class Session:
-    def __init__(self, device: NodeId, number: int, hello: wire.Hello, peer: str) -> None:
+    def __init__(self, device: NodeId, number: int, process: str, peer: str) -> None:
         self.device = device
         self.number = number
-        self.process = hello.process
+        self.process = process  # of the device
         self.peer = peer  # its address, for the log
         self.certificate: int | None = None  # its serial number
         self.outbox = Outbox()
@@ -50,8 +82,10 @@ class Session:
         self.finished = asyncio.Event()  # the stream is closed
         self._answered = asyncio.Event()
 
-    def receive_with(self, *, limit: MessageLimit, pinned: bool, later: bool) -> None:
-        self.assembler = Assembler(limit=limit, pinned=pinned, later=later)
+    def receive_with(
+        self, *, limit: MessageLimit, pinned: bool, later: bool, memory: Memory | None = None
+    ) -> None:
+        self.assembler = Assembler(limit=limit, pinned=pinned, later=later, memory=memory)
         self.heard = time.monotonic()  # the last frame of a message
 
     def take(self, frame: Frame) -> Message | None:
@@ -67,6 +101,11 @@ class Session:
         if self.outbox.stuck(now) > patience:
             return f"it has not read what it was sent for {patience:g} s"
         return ""
+
+    def acknowledge(self, records: int) -> None:
+        """So many of the device's own records are on disk."""
+        ack = wire.TelemetryAck(records=records)
+        self.outbox.put_frame(wire.Frame(telemetry_ack=ack))
 
     def end(self, refusal: Refusal | None = None) -> None:
         if not self.ended.done():

@@ -4,90 +4,122 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 import grpc
 
-from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.messages import Message
 from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.runtime.address import peer_address
+from fedoptima.runtime.address import Address, bind_error, peer_address
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, peer_name, peer_serial
-from fedoptima.runtime.server.allowance import Allowance
 from fedoptima.runtime.server.descriptors import most_connections
-from fedoptima.runtime.server.server_node import ServerNode
+from fedoptima.runtime.server.reception import Reception, Refused, Visitor
+from fedoptima.runtime.server.server_node import Checked
 from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import METHOD, SERVICE, server_options
 from fedoptima.runtime.wire.codec import SCHEMA
 from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
+from fedoptima.runtime.wire.tensors import Memory
 
 _NAME_LENGTH = 100
-_ARRIVALS_AT_ONCE, _ARRIVALS_PER_SECOND = 100, 1.0  # sessions of one device
+_GRACE = 0.2  # seconds, for streams that end
 _MOST_UNREAD = 100  # frames that answer a device: one that never reads must not fill the memory
 
 # grpc comes without types; a context is what reads, writes and ends one stream.
 Context = Any
 
 
-class Refused(Exception):
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
-        super().__init__(text)
-        self.refusal = Refusal(code, text)
+class StreamHost(Protocol):
+    """The server, or what stands for it in another process."""
+
+    log: logging.Logger
+    clock: Callable[[], float]
+
+    def opened(self, session: Session) -> None: ...
+    def closed(self, session: Session, why: str = "") -> None: ...
+    def limit(self, kind: type[Message]) -> int: ...
+    async def prepare(self, message: Message, fill: Callable[[], None]) -> Checked: ...
+    def receive(
+        self, session: Session, message: Message, checked: Checked | None = None
+    ) -> None: ...
+    def reject(self, session: Session, error: ProtocolViolation) -> None: ...
+    def take_records(self, session: Session, first: int, lines: Sequence[str]) -> int | None:
+        """How many the server has; None: the answer comes later."""
 
 
 class ServerStreams:
     def __init__(
         self,
-        node: ServerNode,
+        node: StreamHost,
+        reception: Reception,
         recipe: str,
         *,
         limit: int,
+        tls: ServerTLS | None = None,
         pinned: bool = False,
         aside: bool = False,
         access: AccessLists | None = None,
         timeouts: Timeouts = DEFAULT,
         connections: int | None = None,
+        shared_port: bool = False,
+        memory: Memory | None = None,
     ) -> None:
         """``recipe``: what every device is sent. ``limit``: bytes of the largest message taken,
-        whatever the plan allows. ``pinned``: tensors come into memory that a GPU can copy from.
-        ``aside``: they are filled, checked and copied on a thread of their own, for a GPU that
-        trains faster than one thread can do all of it. ``connections``: at most; None: as many as
-        the system allows."""
+        whatever the plan allows. ``tls``: None: connections are plain. ``pinned``: tensors come
+        into memory that a GPU can copy from. ``aside``: they are filled, checked and copied on a
+        thread of their own, for a GPU that trains faster than one thread can do all of it.
+        ``connections``: at most; None: as many as the system allows. ``shared_port``: other
+        processes listen on it, too. ``memory``: where tensors that come are put."""
         self._node = node
+        self._reception = reception
         self._recipe = recipe
         self._limit = limit
+        self._tls = tls
         self._pinned = pinned
         self._aside = aside
         self._access = access or AccessLists()
         self._timeouts = timeouts
         self._connections = connections
+        self._shared_port = shared_port
+        self._memory = memory
         self._log: logging.Logger = node.log
         self._open: set[Session] = set()  # until their streams are closed
-        self._closing = False
-        self._arrivals: dict[NodeId, Allowance] = {}
 
-    def listen(self, address: str, tls: ServerTLS | None) -> tuple[Any, int]:
-        """A server, to be started, and its port, which the system chooses where it is 0."""
-        self._secure = tls is not None
+    def bind(self, address: Address) -> Address:
+        """Take the port, which the system chooses where it is 0."""
         most = most_connections() if self._connections is None else self._connections
-        server = grpc.aio.server(options=server_options(self._timeouts, connections=most))
+        options = server_options(self._timeouts, connections=most, shared_port=self._shared_port)
+        self._server = grpc.aio.server(options=options)
         handler = grpc.stream_stream_rpc_method_handler(
             self._serve, request_deserializer=deserialize, response_serializer=serialize
         )
-        server.add_generic_rpc_handlers(
+        self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
         )
-        if tls is None:
-            port = server.add_insecure_port(address)
-        else:
-            self._credentials = tls.credentials()  # kept: gRPC calls back into it
-            port = server.add_secure_port(address, self._credentials)
-        return server, port
+        try:
+            if self._tls is None:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                self._credentials = self._tls.credentials()  # kept: gRPC calls back into it
+                port = self._server.add_secure_port(str(address), self._credentials)
+        except RuntimeError as error:
+            raise ConfigError(bind_error(address)) from error
+        return replace(address, port=port)
+
+    async def open(self) -> None:
+        """Devices can connect from now on."""
+        await self._server.start()
+
+    async def close(self) -> None:
+        # Without a grace, devices would report an error.
+        await self._server.stop(grace=_GRACE)
 
     def enforce_access(self) -> None:
         """If the lists have changed: devices that may not be here any more are dropped."""
@@ -102,7 +134,7 @@ class ServerStreams:
 
     async def farewell(self) -> None:
         """Everything that waits is sent, every device's last records are taken."""
-        self._closing = True
+        self._reception.closing = True
         for session in list(self._open):
             session.outbox.close()
         waits = [session.finished.wait() for session in self._open]
@@ -161,50 +193,33 @@ class ServerStreams:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the first frame is a Hello")
         hello = frame.hello
         device = self._identify(hello, context)
-        serial = peer_serial(context) if self._secure else None
+        serial = peer_serial(context) if self._tls is not None else None
         self._refuse_unwanted(device, serial)
-        self._refuse_too_often(device)
-        await self._make_room(device, hello, context)
-        self._refuse_unwanted(device, serial)  # the lists may have changed meanwhile
-        self._refuse_at_the_end()
-        session = Session(
-            device,
-            self._node.next_session(device, hello.last_session),
-            hello,
-            peer_address(context.peer()),
-        )
+        peer = peer_address(context.peer())
+        visitor = Visitor(device, hello.process, hello.last_session, peer)
+        admitted = await self._reception.admit(visitor)
+        session = Session(device, admitted.session, hello.process, peer)
         session.certificate = serial
-        session.receive_with(limit=self._limit_of, pinned=self._pinned, later=self._aside)
+        session.receive_with(
+            limit=self._limit_of, pinned=self._pinned, later=self._aside, memory=self._memory
+        )
         welcome = wire.Welcome(
-            run=self._node.run,
+            run=admitted.run,
             session=session.number,
             recipe=self._recipe,
-            records=self._node.records.taken(device),
+            records=admitted.records,
         )
         session.outbox.put_frame(wire.Frame(welcome=welcome))
         session.ping(self._node.clock())
         self._node.opened(session)
+        if (refusal := self._access.refusal(device, serial)) is not None:
+            self._node.closed(session, refusal)  # the lists have changed meanwhile
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, refusal)
         return session
 
     def _refuse_unwanted(self, device: NodeId, serial: int | None) -> None:
         if (refusal := self._access.refusal(device, serial)) is not None:
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, refusal)
-
-    def _refuse_too_often(self, device: NodeId) -> None:
-        """Each time it joins it is sent a model: that must not keep the server from the others."""
-        arrivals = self._arrivals.setdefault(
-            device, Allowance(per_second=_ARRIVALS_PER_SECOND, burst=_ARRIVALS_AT_ONCE)
-        )
-        if not arrivals.take(1, time.monotonic()):
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{device} connects too often; come later")
-
-    def _refuse_at_the_end(self) -> None:
-        outcome = self._node.outcome
-        if outcome.cancelled() or (outcome.done() and outcome.exception() is not None):
-            # It may be resumed: the device is to come again.
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "the server is breaking down")
-        if self._closing or outcome.done():
-            raise Refused(grpc.StatusCode.NOT_FOUND, "the run is over")
 
     def _identify(self, hello: wire.Hello, context: Context) -> NodeId:
         if hello.schema != SCHEMA:
@@ -219,7 +234,7 @@ class ServerStreams:
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"{name[:_NAME_LENGTH]!r} is no name")
         if len(hello.process) > _NAME_LENGTH:  # kept as long as the session
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the process has too long a name")
-        if self._secure:
+        if self._tls is not None:
             certified = peer_name(context)
             if certified != name:
                 raise Refused(
@@ -232,26 +247,6 @@ class ServerStreams:
 
     def _limit_of(self, kind: type[Message]) -> int:
         return min(self._limit, self._node.limit(kind))
-
-    async def _make_room(self, device: NodeId, hello: wire.Hello, context: Context) -> None:
-        """A connection that died unnoticed is replaced; one whose device answers is not."""
-        while (old := self._node.sessions.get(device)) is not None:
-            same_process = old.process == hello.process
-            if not same_process and await old.answers(
-                self._node.clock(), self._timeouts.ping_answer
-            ):
-                raise Refused(
-                    grpc.StatusCode.ALREADY_EXISTS,
-                    f"{device!r} is connected already, from {old.peer}, and answers: give this "
-                    "device another name, or stop the other one",
-                )
-            self._log.info(
-                "%s is back from %s: its old connection is given up",
-                device,
-                peer_address(context.peer()),
-            )
-            old.end()
-            self._node.closed(old, "replaced")
 
     async def _read(self, session: Session, context: Context) -> None:
         try:
@@ -280,8 +275,8 @@ class ServerStreams:
             case "telemetry":
                 telemetry = frame.telemetry
                 records = self._node.take_records(session, telemetry.first, telemetry.lines)
-                ack = wire.TelemetryAck(records=records)
-                session.outbox.put_frame(wire.Frame(telemetry_ack=ack))
+                if records is not None:
+                    session.acknowledge(records)
             case "probe":
                 session.probed += len(frame.probe.data)
                 if frame.probe.last:

@@ -38,14 +38,20 @@ def client_options(timeouts: Timeouts) -> Options:
     ]
 
 
-def server_options(timeouts: Timeouts, *, connections: int | None = None) -> Options:
-    """``connections``: at most so many at a time, of whatever kind; more are closed at once."""
+def server_options(
+    timeouts: Timeouts, *, connections: int | None = None, shared_port: bool = False
+) -> Options:
+    """``connections``: at most so many at a time, of whatever kind; more are closed at once.
+
+    ``shared_port``: the system divides connections among all processes that listen on the port;
+    otherwise a second server there is an error.
+    """
     half = int(timeouts.keepalive_every * 500)
     options = [
         *_common(timeouts),
         ("grpc.http2.min_ping_interval_without_data_ms", half),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", half),
-        ("grpc.so_reuseport", 0),  # a second server on the port is an error
+        ("grpc.so_reuseport", int(shared_port)),
         # For those who connect and say nothing, or say no more after the handshake.
         ("grpc.server_handshake_timeout_ms", int(timeouts.handshake * 1000)),
         ("grpc.max_connection_idle_ms", int(timeouts.idle * 1000)),

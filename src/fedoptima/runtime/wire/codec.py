@@ -21,7 +21,7 @@ from fedoptima.core.text import MOST_TEXT
 from fedoptima.core.types import Payload
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.frames import Chunk, Frame
-from fedoptima.runtime.wire.tensors import Filling, bytes_of, header_of, slices
+from fedoptima.runtime.wire.tensors import Filling, Memory, bytes_of, header_of, slices
 
 SCHEMA: Final = 1  # raised when an older peer would misread what a newer one says
 URGENT, BULK = 0, 1  # lanes
@@ -111,15 +111,22 @@ class Assembler:
     """Puts the messages of one session together again, each lane by itself."""
 
     def __init__(
-        self, *, limit: int | MessageLimit, pinned: bool = False, later: bool = False
+        self,
+        *,
+        limit: int | MessageLimit,
+        pinned: bool = False,
+        later: bool = False,
+        memory: Memory | None = None,
     ) -> None:
         """``limit``: of one message's tensors, in bytes; of all messages, or of each kind.
 
         ``later``: the tensors of a message that has come are to be filled by the caller.
+        ``memory``: where tensors are put; None: wherever there is room.
         """
         self._limit = limit if callable(limit) else lambda _: limit
         self._pinned = pinned  # memory that a GPU can copy from by itself
         self._later = later
+        self._memory = memory
         self._unfilled: Filling | None = None
         self._begun: dict[int, tuple[Message, Filling]] = {}
 
@@ -168,7 +175,13 @@ class Assembler:
             return None
         if payload is None or payload.nbytes > limit:
             _refuse(f"{payload} with tensors (limit {limit} bytes)")
-        filling = Filling(head.header, limit=payload.nbytes, pinned=self._pinned, later=self._later)
+        filling = Filling(
+            head.header,
+            limit=payload.nbytes,
+            pinned=self._pinned,
+            later=self._later,
+            memory=self._memory,
+        )
         if filling.nbytes != payload.nbytes:
             _refuse(f"{payload} with {filling.nbytes} bytes of tensors")
         return filling

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -111,6 +111,11 @@ def slices(parts: Iterable[memoryview], size: int) -> Iterator[tuple[memoryview,
 # ---- receiving -----------------------------------------------------------------------------------
 
 
+Forms: TypeAlias = Mapping[str, tuple[Sequence[int], torch.dtype]]
+# Gives tensors of these forms a place, of its own choice; None: it has no room.
+Memory: TypeAlias = Callable[[Forms], "dict[str, Tensor] | None"]
+
+
 class _Entry(NamedTuple):
     name: str
     dtype: torch.dtype
@@ -122,11 +127,18 @@ class _Entry(NamedTuple):
 class Filling:
     """Tensors that a header has promised and whose bytes are still coming.
 
-    ``later``: bytes that come are kept as they are until `fill`, which makes the tensors then.
+    ``later``: bytes that come are kept as they are until `fill`, which makes the tensors then,
+    and not in ``memory``, which is for tensors that are filled at once.
     """
 
     def __init__(
-        self, header: bytes, *, limit: int, pinned: bool = False, later: bool = False
+        self,
+        header: bytes,
+        *,
+        limit: int,
+        pinned: bool = False,
+        later: bool = False,
+        memory: Memory | None = None,
     ) -> None:
         entries = _read_header(header)
         self.nbytes = entries[-1].end if entries else 0
@@ -135,6 +147,7 @@ class Filling:
         self.tensors: dict[str, Tensor] = {}
         self.missing = self.nbytes
         self._pinned = pinned
+        self._memory = None if later else memory
         self._entries = entries
         self._room = memoryview(b"")
         self._later = later and bool(self.nbytes)
@@ -160,10 +173,13 @@ class Filling:
             self._check_truths()
 
     def _allocate(self) -> None:
-        for entry in self._entries:
-            self.tensors[entry.name] = torch.empty(
-                entry.shape, dtype=entry.dtype, pin_memory=self._pinned
-            )
+        forms = {entry.name: (entry.shape, entry.dtype) for entry in self._entries}
+        placed = self._memory(forms) if self._memory is not None else None
+        if placed is not None:
+            self.tensors = placed
+        else:
+            for name, (shape, dtype) in forms.items():
+                self.tensors[name] = torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
         self._open = iter([bytes_of(tensor) for tensor in self.tensors.values() if tensor.nbytes])
 
     def _write(self, data: memoryview) -> None:
