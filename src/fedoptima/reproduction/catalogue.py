@@ -35,6 +35,7 @@ class Panel(Strict):
     draw: Literal["bars", "lines", "curves", "splits"]
     measure: str = ""  # of bars and lines: see `reproduction.measures`
     relative: bool = False  # to the first value of what is varied
+    axis: str = ""  # what the x axis of lines is called; empty: as the key that is varied
 
     @model_validator(mode="after")
     def _measured(self) -> Panel:
@@ -120,10 +121,12 @@ def read_catalogue(folder: Path = FOLDER, *, quick: bool = False) -> Catalogue:
 
 def _quick(figure: Figure, quick: Quick) -> Figure:
     smaller: Settings = getattr(quick, figure.kind)
+    last = {**{k: v for k, v in smaller.items() if k not in figure.quick.set}, **figure.quick.set}
     return figure.model_copy(
         update={
             "workloads": (quick.workload,),
-            "set": {**figure.set, **smaller, **figure.quick.set},
+            # In the order in which they are applied: "stop" replaces all of it, also "stop.epochs".
+            "set": {k: v for k, v in figure.set.items() if k not in last} | last,
             "vary": figure.vary if figure.quick.vary is None else figure.quick.vary,
         }
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from fedoptima.comparison.cases import Case
+from fedoptima.comparison.cases import Case, shown
 from fedoptima.core.errors import ConfigError
 from fedoptima.reporting.figures.figure import unit_for
 from fedoptima.reporting.palette import METHODS, Look
@@ -105,11 +105,12 @@ def by_case(found: Found) -> dict[Case, list[Record]]:
 
 
 def _bars(measure: Measure, found: Found) -> Chart:
-    bars = []
-    for case, records in by_case(found).items():
+    bars, cases = [], by_case(found)
+    names = _names(list(cases))
+    for case, records in cases.items():
         values = [value for record in records if (value := measure.of(record)) is not None]
         if values:
-            bars.append(Bar(case.label, _look(case).colour, fmean(values), _deviation(values)))
+            bars.append(Bar(names[case], _look(case).colour, fmean(values), _deviation(values)))
     return Chart("", f"{measure.title}, {measure.unit}", "", bars=bars)
 
 
@@ -142,8 +143,8 @@ def _lines(figure: Figure, panel: Panel, found: Found) -> Chart:
             scaled = {x: [value / base for value in ys] for x, ys in sorted(points.items())}
             spread = [_point(x, ys) for x, ys in scaled.items()]
             lines.append(Line(case.label, _look(case), spread, marks=True))
-    unit = f"share of that at {key.rpartition('.')[2]} = 0" if panel.relative else measure.unit
-    return Chart("", key, f"{measure.title}, {unit}", lines)
+    unit = "relative to the first" if panel.relative else measure.unit
+    return Chart("", panel.axis or key, f"{measure.title}, {unit}", lines)
 
 
 def _curves(found: Found) -> Chart:
@@ -152,12 +153,12 @@ def _curves(found: Found) -> Chart:
     last = max((curve[-1][0] for each in curves.values() for curve in each if curve), default=0.0)
     unit = unit_for(last)
     lines = []
-    looks = _distinct_looks(list(curves))
+    looks, names = _distinct_looks(list(curves)), _names(list(curves))
     for case, several in curves.items():
         known = [curve for curve in several if curve]
         if known:
             points = [replace(point, x=point.x / unit.seconds) for point in _mean_curve(known)]
-            lines.append(Line(case.label, looks[case], points))
+            lines.append(Line(names[case], looks[case], points))
     return Chart("", f"time, {unit.name}", "accuracy, %", lines)
 
 
@@ -212,6 +213,17 @@ def _deviation(values: Sequence[float]) -> float:
 
 def _look(case: Case) -> Look:
     return METHODS.get(case.method, _DEFAULT)
+
+
+def _names(cases: Sequence[Case]) -> Mapping[Case, str]:
+    """Short: without what is the same for all, and without the tables that keys are in."""
+    methods = {case.method for case in cases}
+    names = {}
+    for case in cases:
+        words = [f"{key.rpartition('.')[2]}={shown(value)}" for key, value in case.settings]
+        parts = words if len(methods) == 1 and words else [case.method, *words]
+        names[case] = ", ".join(parts)
+    return names
 
 
 def _distinct_looks(cases: Sequence[Case]) -> Mapping[Case, Look]:

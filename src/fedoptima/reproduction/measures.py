@@ -29,5 +29,5 @@ MEASURES: Mapping[str, Measure] = {
     "server_throughput": Measure("Samples on the server", "samples/s", ("server_throughput",)),
     "traffic": Measure("Traffic, up and down", "MB/epoch", ("bytes_up", "bytes_down"), 1e-6),
     "memory": Measure("Server memory at its peak", "MiB", ("server_memory",), 2.0**-20),
-    "startup": Measure("Pre-processor", "s", ("startup",)),
+    "startup": Measure("Pre-processor", "s of computing", ("startup",)),
 }

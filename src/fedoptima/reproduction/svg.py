@@ -11,7 +11,7 @@ from fedoptima.reproduction.charts import Bar, Chart, Line
 
 _WIDE, _TALL = 440, 260  # of one chart
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 30, 44  # its margins
-_BAR_LEFT, _ROW = 150, 22
+_ROW, _LETTER = 22, 6.2  # of bars; the mean width of a letter
 _LEGEND = 16  # a line of it
 _COLUMNS = 2
 _TEXT, _GRID = "#222222", "#dddddd"
@@ -35,13 +35,13 @@ def draw(title: str, charts: Sequence[Chart]) -> str:
             inside = "".join(_chart(chart))
             parts.append(f'<g transform="translate({column * _WIDE},{y})">{inside}</g>')
         y += max(_height(chart) for chart in row)
-    wide = _WIDE * min(_COLUMNS, max(1, len(charts)))
+    wide = max(_WIDE * min(_COLUMNS, len(charts)), 24 + 9.5 * len(title))
     head = _words(12, 22, title, size=15, weight="bold")
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{y}" '
-        f'viewBox="0 0 {wide} {y}" font-family="sans-serif" font-size="11">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide:.0f}" height="{y}" '
+        f'viewBox="0 0 {wide:.0f} {y}" font-family="sans-serif" font-size="11">\n'
         f"<title>{escape(title)}</title>\n"
-        f'<rect width="{wide}" height="{y}" fill="white"/>\n{head}\n'
+        f'<rect width="{wide:.0f}" height="{y}" fill="white"/>\n{head}\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )
@@ -63,27 +63,29 @@ def _chart(chart: Chart) -> Iterator[str]:
 
 def _bars(chart: Chart) -> Iterator[str]:
     most = max((bar.value + bar.deviation for bar in chart.bars), default=1.0) or 1.0
-    room = _WIDE - _BAR_LEFT - 70
+    left = 14 + _LETTER * max(len(_cut(bar.name)) for bar in chart.bars)
+    room = _WIDE - left - 70
     for index, bar in enumerate(chart.bars):
-        yield from _bar(bar, _TOP + _ROW * index, room / most)
+        yield from _bar(bar, left, _TOP + _ROW * index, room / most)
     bottom = _TOP + _ROW * len(chart.bars) + 16
-    yield _words(_BAR_LEFT + room / 2, bottom, chart.x, anchor="middle")
+    yield _words(left + room / 2, bottom, chart.x, anchor="middle")
 
 
-def _bar(bar: Bar, y: float, scale: float) -> Iterator[str]:
+def _bar(bar: Bar, left: float, y: float, scale: float) -> Iterator[str]:
     width = max(0.0, bar.value * scale)
-    yield _words(_BAR_LEFT - 6, y + 14, _cut(bar.name), anchor="end")
-    yield f'<rect x="{_BAR_LEFT}" y="{y + 3}" width="{width:.1f}" height="15" fill="{bar.colour}"/>'
+    yield _words(left - 6, y + 14, _cut(bar.name), anchor="end")
+    place = f'x="{left:.1f}" y="{y + 3}" width="{width:.1f}" height="15"'
+    yield f'<rect {place} fill="{bar.colour}"/>'
     end = width
     if bar.deviation:
         low, end = (bar.value - bar.deviation) * scale, (bar.value + bar.deviation) * scale
-        x = _BAR_LEFT + low
+        x = left + low
         yield f'<path d="M{x:.1f},{y + 10.5}h{end - low:.1f}" stroke="{_TEXT}" fill="none"/>'
-    yield _words(_BAR_LEFT + end + 5, y + 14, brief(bar.value))
+    yield _words(left + end + 5, y + 14, brief(bar.value))
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= 26 else f"{name[:25]}…"
+def _cut(name: str, most: int = 40) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 # ---- lines ---------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ def _plot(chart: Chart) -> Iterator[str]:
     for index, line in enumerate(chart.lines):
         x, y = _LEFT + (index % 2) * wide / 2, _TALL + _LEGEND * (index // 2)
         yield f'<path d="M{x:.0f},{y}h22" {_stroke(line)}/>'
-        yield _words(x + 27, y + 4, line.name)
+        yield _words(x + 27, y + 4, _cut(line.name, 26))
 
 
 def _stroke(line: Line) -> str:
