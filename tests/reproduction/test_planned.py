@@ -55,6 +55,34 @@ def test_another_fleet_of_the_same_name_makes_another_run(folder: Path) -> None:
     assert found[0] == found[2] != found[1]
 
 
+def test_a_protocol_is_another_budget_for_all_methods(folder: Path) -> None:
+    text = (folder / "figures.toml").read_text()
+    found = {}
+    for protocol in ("epochs", "time", "convergence"):
+        changed = text.replace('title = "Accuracy"', f'title = "A"\nprotocol = "{protocol}"')
+        (folder / "figures.toml").write_text(changed)
+        catalogue = read_catalogue(folder)
+        runs = runs_of(catalogue, catalogue.figures["accuracy"], ONE)
+        (found[protocol],) = {run.recipe.stop for run in runs}
+    assert found["epochs"].epochs == 1
+    assert found["time"].epochs is None
+    assert found["time"].hours
+    assert found["convergence"].patience == 30
+
+
+def test_a_method_has_what_the_recipe_has_for_it_alone(folder: Path) -> None:
+    path = folder / "tiny.toml"
+    path.write_text("methods.fl.training.batch_size = 25\n" + path.read_text())
+    catalogue = read_catalogue(folder)
+    trained = runs_of(catalogue, catalogue.figures["accuracy"], ONE)
+    assert {run.case.method: run.recipe.training.batch_size for run in trained} == {
+        "fedoptima": 50,
+        "fl": 25,
+    }
+    dry = runs_of(catalogue, catalogue.figures["idle"], ONE)  # a workload's setting is for all
+    assert {run.recipe.training.batch_size for run in dry if run.workload == "small"} == {20}
+
+
 def test_settings_reach_the_methods_that_have_them(catalogue: Catalogue) -> None:
     runs = runs_of(catalogue, catalogue.figures["idle"], ONE)
     options = {run.case.method: run.recipe.method.options for run in runs}

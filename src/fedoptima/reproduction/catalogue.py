@@ -19,6 +19,7 @@ FOLDER = Path("recipes/paper")
 ALL = "all"
 
 Kind = Literal["dry", "training", "plan"]
+Protocol = Literal["epochs", "time", "convergence"]  # see `comparison.protocols`
 Settings = dict[str, object]
 Varied = dict[str, tuple[object, ...]]
 
@@ -58,6 +59,7 @@ class Figure(Strict):
     methods: tuple[str, ...] = (ALL,)
     set: Settings = Field(default={})
     vary: Varied = Field(default={})
+    protocol: Protocol = "epochs"
     seeds: int | None = None  # at most
     quick: QuickChanges = QuickChanges()
 

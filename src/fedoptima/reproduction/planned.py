@@ -9,21 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from fedoptima.comparison.cases import Case
-from fedoptima.comparison.settings import METHOD, option_of
+from fedoptima.comparison.protocols import dry_time, equal_time, until_convergence
+from fedoptima.comparison.settings import METHOD, reaches_all
 from fedoptima.comparison.spec import About, describe, recipe_of
-from fedoptima.config.load import read_toml, set_key, validate
+from fedoptima.config.load import read_toml, set_key, unset_in_methods, validate
 from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.given import Given
 from fedoptima.methods.registry import find_method, options_of
-from fedoptima.reproduction.catalogue import Catalogue, Figure, Kind
+from fedoptima.reproduction.catalogue import Catalogue, Figure, Kind, Protocol
 from fedoptima.sim.fleet import presets
 
 _NO_PART = {"name", "device", "threads", "deploy", "method"}  # of what a run is
+_FEW = 3.0  # epochs
 SEEDS = 3
 
 
@@ -93,27 +96,52 @@ def _about(catalogue: Catalogue, figure: Figure, workload: str, choice: Choice) 
     table = read_toml(path)
     changes = {**described.set, **figure.set}
     for key, value in changes.items():
-        if option_of(key) is None:
+        if reaches_all(key):
             set_key(table, key, value)
+            unset_in_methods(table, key)
     if choice.data is not None:
         set_key(table, "data.directory", choice.data)
     if choice.device is not None and figure.kind == "training":
         set_key(table, "device", choice.device)
     return describe(
-        validate(Recipe, table, str(path)),
+        _under(figure.protocol, validate(Recipe, table, str(path))),
         Given(),
         methods=figure.methods,
         seeds=min(choice.seeds, figure.seeds or choice.seeds),
         options={
             key.removeprefix(f"{METHOD}."): value
             for key, value in changes.items()
-            if option_of(key) is not None
+            if not reaches_all(key)
         },
         dry=figure.kind != "training",
         target=None,
         command=None,
         vary=figure.vary,
     )
+
+
+def _under(protocol: Protocol, recipe: Recipe) -> Recipe:
+    match protocol:
+        case "epochs":
+            return recipe
+        case "time":
+            return equal_time(recipe, _time_of(recipe.model_dump_json()))
+        case "convergence":
+            return until_convergence(recipe)
+
+
+@lru_cache
+def _time_of(plain: str) -> float:
+    """What FedOptima takes for the recipe's epochs, from a dry run of a few: hours of a plan have
+    to be the same on every machine, and quickly known."""
+    recipe = validate(Recipe, json.loads(plain), "recipe")
+    epochs = recipe.stop.epochs
+    if epochs is None:
+        raise ConfigError(f"{recipe.name}: protocol = 'time' needs stop.epochs")
+    few = min(_FEW, epochs)
+    stop = replace(recipe.stop, epochs=few)
+    seconds = dry_time(recipe.model_copy(update={"stop": stop, "device": "cpu"}))
+    return float(f"{seconds * epochs / few:.3g}")
 
 
 def _with_preset(fleet: dict[str, object]) -> dict[str, object]:

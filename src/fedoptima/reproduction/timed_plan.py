@@ -1,7 +1,7 @@
 """The Pre-processor alone: what it decides, and how much computing time that takes here.
 
-Measured anew: what is stored about our own models is left aside. Computing time, because what else a
-machine is doing is no part of it.
+Measured anew: what is stored about our own models is left aside. Computing time, because what else
+a machine is doing is no part of it.
 """
 
 from __future__ import annotations
