@@ -33,7 +33,8 @@ def test_a_comparison_ends_with_one_table_and_where_it_is(call: Call, recipe: Pa
     head = next(line for line in answer.out.splitlines() if "fedoptima" in line and "fl" in line)
     assert head.split() == ["fedoptima", "fl"]
     figures = ("server idle, s/epoch", "device idle II, s/epoch", "device samples/s")
-    for figure in (*figures, "MB up/epoch", "MB down/epoch", "peak server MiB"):
+    shares = ("server idle, %", "device idle I, %", "useful samples/s")
+    for figure in (*figures, *shares, "MB up/epoch", "MB down/epoch", "peak server MiB"):
         [line] = [line for line in answer.out.splitlines() if line.startswith(figure)]
         assert len(line.removeprefix(figure).split()) == 2
     assert max(map(len, answer.out.splitlines())) <= 80

@@ -53,6 +53,10 @@ def test_a_row_a_method_with_the_figures_of_its_run(real: Comparison) -> None:
         idle = summary["usage"]["server"]["idle_1"] + summary["usage"]["server"]["idle_2"]
         assert row.mean.server_idle == pytest.approx(idle / summary["trained_epochs"])
         assert row.mean.device_throughput == summary["device_samples"] / summary["seconds"]
+        assert row.mean.useful_throughput == summary["work"]["useful"] / summary["seconds"]
+        shares = [summary["usage"]["server"][f"idle_{kind}_share"] for kind in (1, 2)]
+        assert row.mean.server_idle_share == sum(shares)
+        assert row.mean.device_idle_1_share == summary["device_usage"]["idle_1_share"]
         assert row.mean.server_memory == summary["server_memory_peak"]
         assert row.deviation is None
     fedoptima, fl, splitfed = (row.mean for row in real.rows)
@@ -62,6 +66,8 @@ def test_a_row_a_method_with_the_figures_of_its_run(real: Comparison) -> None:
     assert fedoptima.device_idle_2 == 0
     assert fl.device_idle_2 > 0
     assert fl.server_throughput == 0
+    assert fl.useful_throughput == fl.device_throughput
+    assert fedoptima.useful_throughput == fedoptima.server_throughput
     assert fedoptima.server_memory < splitfed.server_memory
 
 

@@ -16,6 +16,7 @@ from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.staleness import StalenessAccount
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.traffic import TrafficAccount
+from fedoptima.analysis.work import WorkAccount
 from fedoptima.core.types import SERVER
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
@@ -33,6 +34,7 @@ class Accounts:
         self._traffic = TrafficAccount()
         self._memory = MemoryAccount(self.server_state)
         self._staleness = StalenessAccount(self.server_state)
+        self._work = WorkAccount(self._balance)
 
     def observe(self, record: Record) -> None:
         self.course.observe(record)
@@ -43,6 +45,7 @@ class Accounts:
             self._traffic.observe(record)
             self._memory.observe(record)
             self._staleness.observe(record)
+            self._work.observe(record)
 
     def summary(self) -> Summary:
         """As of the last record."""
@@ -60,6 +63,7 @@ class Accounts:
             memory=self._memory.memory(),
             staleness=self._staleness.staleness(),
             balance=self._balance.balance(),
+            work=self._work.work(),
         )
 
 

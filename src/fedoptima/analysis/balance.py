@@ -96,6 +96,16 @@ class BalanceAccount:
                 tally.updates += 1
                 tally.weight += part.weight
 
+    @property
+    def known(self) -> tuple[NodeId, ...]:
+        """Every device that joined or trained."""
+        return tuple(self._devices)
+
+    def trained_by(self, device: NodeId) -> int:
+        """Samples."""
+        tally = self._devices.get(device)
+        return tally.device_samples if tally else 0
+
     def balance(self) -> Balance:
         tallies = self._devices.values()
         weight = sum(tally.weight for tally in tallies)

@@ -142,6 +142,8 @@ def _server(moment: Moment) -> Iterator[Metric]:
     summary, stale, held = moment.summary, moment.summary.staleness, moment.summary.memory
     refused = "Devices' updates that came too late to be merged."
     samples = "Samples that those were trained on: they count towards no epoch."
+    used = "Samples that went through the whole network and were used."
+    wasted = "Samples that devices trained on for updates that were refused or lost."
     late = "Activation batches dropped: late, and no slot was free."
     queue = "Activation batches that wait at the server."
     cap = "Most activation batches that may wait or be on their way (omega)."
@@ -152,6 +154,8 @@ def _server(moment: Moment) -> Iterator[Metric]:
             "updates_merged_total": ("Devices' updates merged.", stale.merged),
             "updates_refused_total": (refused, stale.refused),
             "samples_refused_total": (samples, summary.refused_samples),
+            "samples_used_total": (used, summary.work.used),
+            "samples_wasted_total": (wasted, summary.work.wasted),
             "late_batches_total": (late, summary.balance.late_batches),
             "activation_queue_batches": (queue, held.queue.last),
             "activation_cap_batches": (cap, moment.cap),

@@ -13,6 +13,7 @@ from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.memory import Memory
 from fedoptima.analysis.staleness import Staleness
 from fedoptima.analysis.traffic import Traffic, Volume
+from fedoptima.analysis.work import Work
 from fedoptima.core.types import SERVER, NodeId
 
 
@@ -40,6 +41,7 @@ class Summary:
     memory: Memory
     staleness: Staleness
     balance: Balance
+    work: Work
 
     # ---- time --------------------------------------------------------------------------------
 
@@ -78,6 +80,11 @@ class Summary:
         return throughput(self.device_samples, self.server_samples, self.seconds)
 
     @property
+    def useful_throughput(self) -> float:
+        """Samples per second that went through the whole network and were used."""
+        return self.work.useful / self.seconds if self.seconds > 0 else 0.0
+
+    @property
     def stretches(self) -> tuple[Stretch, ...]:
         """Throughput over time; evaluations at the same instant have nothing between them."""
         return tuple(self._stretches())
@@ -95,7 +102,7 @@ class Summary:
             **asdict(self),
             "usage": {node: self._plain_usage(use) for node, use in self.usage.items()},
             "device_usage": self._plain_usage(self.device_usage),
-            "throughput": asdict(self.throughput),
+            "throughput": {**asdict(self.throughput), "useful": self.useful_throughput},
             "stretches": [asdict(stretch) for stretch in self.stretches],
             "traffic": {
                 "up": self._plain_volume(self.traffic.up),

@@ -10,6 +10,13 @@ from typing import Any
 
 from fedoptima.analysis.formatting import brief, counted
 from fedoptima.comparison.cases import Case, shown
+from fedoptima.comparison.retained import (
+    KINDS,
+    Retained,
+    measures_retention,
+    retention_of,
+    retention_of_run,
+)
 from fedoptima.comparison.rows import ComparedRuns, Figures, Row
 from fedoptima.comparison.spec import About
 from fedoptima.display.sheets import as_figure, as_frame, as_html, as_text
@@ -23,8 +30,12 @@ _FIGURES = {  # attribute of `Figures`: name, scale
     "epochs": ("epochs of the run", 1.0),  # a round can overshoot the budget
     "seconds": ("time of the run, s", 1.0),
     "server_idle": ("server idle, s/epoch", 1.0),
+    "server_idle_share": ("server idle, %", 100.0),
     "device_idle_1": ("device idle I, s/epoch", 1.0),
+    "device_idle_1_share": ("device idle I, %", 100.0),
     "device_idle_2": ("device idle II, s/epoch", 1.0),
+    "device_idle_2_share": ("device idle II, %", 100.0),
+    "useful_throughput": ("useful samples/s", 1.0),
     "device_throughput": ("device samples/s", 1.0),
     "server_throughput": ("server samples/s", 1.0),
     "bytes_up": ("MB up/epoch", 1e-6),
@@ -36,7 +47,13 @@ _CALLS = {"comparison": "compare(...)", "sweep": "sweep(...)"}
 
 _NOTE = (
     "Times are on the simulated clock. Idle: the mean over devices; type I waits for a result of "
-    "the other side, type II for a slower device (all of the server's is type I)."
+    "the other side, type II for a slower device (all of the server's is type I). Useful samples "
+    "went through the whole network and were used; FedOptima's are those its server trained on."
+)
+
+_RETENTION = (
+    "R(p) = T(p) / T(0): samples per second where devices leave with probability p, over those "
+    "where none leaves and bandwidths vary as much."
 )
 
 
@@ -118,10 +135,16 @@ class Comparison(ComparedRuns):
             "about": self.about.to_json(),
             "target": self.target,
             "reference": self.reference,
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [asdict(row) | self._retention(row) for row in self.rows],
             "runs": [{k: v for k, v in asdict(run).items() if k != "curve"} for run in self.runs],
         }
         return json.dumps(plain, indent=1)
+
+    def _retention(self, row: Row) -> dict[str, object]:
+        if not measures_retention(self):
+            return {}
+        kinds = retention_of(self, row).items()
+        return {"retention": {kind: asdict(found) if found else None for kind, found in kinds}}
 
     def to_markdown(self) -> str:
         """The table, and all that is needed to repeat it."""
@@ -167,12 +190,14 @@ def as_records(comparison: ComparedRuns) -> Iterator[list[object]]:
     vary, figures = list(comparison.about.vary), [field.name for field in fields(Figures)]
     target = comparison.target
     timed = ["time_to_target"] if target is not None else []
-    yield ["method", *vary, "seed", *figures, *timed, "error"]
+    kept = [f"retention_{kind}" for kind in KINDS] if measures_retention(comparison) else []
+    yield ["method", *vary, "seed", *figures, *timed, *kept, "error"]
     for run in comparison.runs:
         settings = [shown(run.settings[key]) if key in run.settings else None for key in vary]
         measured = [getattr(run.figures, name, None) for name in figures]
         times = [run.time_to(target)] if target is not None else []
-        yield [run.method, *settings, run.seed, *measured, *times, run.error]
+        retained = retention_of_run(comparison, run).values() if kept else ()
+        yield [run.method, *settings, run.seed, *measured, *times, *retained, run.error]
 
 
 def notes(comparison: ComparedRuns) -> Iterator[str]:
@@ -185,6 +210,8 @@ def notes(comparison: ComparedRuns) -> Iterator[str]:
     if own:
         yield f"With settings of their own, by the recipe's `methods`: {', '.join(own)}."
     yield _NOTE
+    if measures_retention(comparison):
+        yield _RETENTION
 
 
 def _lines(comparison: ComparedRuns) -> Iterator[Line]:
@@ -199,8 +226,16 @@ def _lines(comparison: ComparedRuns) -> Iterator[Line]:
         yield f"time to {100 * comparison.target:.1f} %, s", [_time(row) for row in rows]
     if comparison.reference is not None:
         yield f"x {comparison.reference}'s", [_spread(row.ratio, None, brief) for row in rows]
+    if measures_retention(comparison):
+        retained = [retention_of(comparison, row) for row in rows]
+        for kind in KINDS:
+            yield f"R, {kind} samples", [_retained(found[kind]) for found in retained]
     for figure, (name, scale) in _FIGURES.items():
         yield name, [_cell(row, figure, _scaled(scale)) for row in rows]
+
+
+def _retained(found: Retained | None) -> str:
+    return _spread(found.mean, found.deviation, "{:.2f}".format) if found else NONE
 
 
 def _cell(row: Row, figure: str, wording: Callable[[float], str]) -> str:

@@ -35,6 +35,11 @@ class Figures:
     bytes_up: float  # per epoch
     bytes_down: float
     server_memory: float  # bytes at the peak
+    # Samples per second through the whole network that were used; None: of an older fedoptima.
+    useful_throughput: float | None = None
+    server_idle_share: float | None = None  # of its time
+    device_idle_1_share: float | None = None
+    device_idle_2_share: float | None = None
     test_accuracy: float | None = None  # where validation data was held out of the training data
 
 
@@ -198,7 +203,8 @@ class ComparedRuns:
 
 def read_run(case: Case, seed: int, summary: Mapping[str, Any]) -> Run:
     """From a run's summary.json."""
-    server, devices = summary["usage"][SERVER]["per_epoch"], summary["device_usage"]["per_epoch"]
+    usage = (summary["usage"][SERVER], summary["device_usage"])
+    server, devices = (use["per_epoch"] for use in usage)
     traffic, throughput = summary["traffic"], summary["throughput"]
     figures = Figures(
         accuracy=summary["accuracy"],
@@ -213,6 +219,10 @@ def read_run(case: Case, seed: int, summary: Mapping[str, Any]) -> Run:
         bytes_up=traffic["up"]["per_epoch"]["total"],
         bytes_down=traffic["down"]["per_epoch"]["total"],
         server_memory=summary["server_memory_peak"],
+        useful_throughput=throughput.get("useful"),
+        server_idle_share=usage[0]["idle_1_share"] + usage[0]["idle_2_share"],
+        device_idle_1_share=usage[1]["idle_1_share"],
+        device_idle_2_share=usage[1]["idle_2_share"],
         test_accuracy=summary.get("test_accuracy"),
     )
     return Run(

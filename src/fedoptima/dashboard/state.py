@@ -117,6 +117,7 @@ def _figures(
         "best": number(max(accuracies)) if accuracies else None,
         "device_throughput": number(recent.device),
         "server_throughput": number(recent.server),
+        "useful_throughput": number(summary.useful_throughput),
         "up_bytes": traffic.up.total,
         "down_bytes": traffic.down.total,
         "memory_bytes": summary.memory.total.peak,

@@ -135,6 +135,11 @@ class Result:
         return self.summary.server_samples
 
     @property
+    def useful_samples(self) -> float:
+        """That went through the whole network and were used, not thrown away."""
+        return self.summary.work.useful
+
+    @property
     def bytes_up(self) -> int:
         return self.summary.traffic.up.total
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +21,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.display.console import plain_table, stdout
 
 if TYPE_CHECKING:
-    from fedoptima.comparison.result import Comparison
+    from fedoptima.comparison.result import Comparison, Line
 
 PLOT = "sweep.html"
 _EXAMPLE = "fedoptima sweep recipes/demo_digits.toml --vary method.activation_cap=4,8,32"
@@ -134,7 +135,7 @@ def _show(result: Comparison, folder: Path) -> None:
     title = f"{result.name}: {len(result.rows)} settings, {len(result.runs)} runs"
     console.print(Text.assemble((title, "bold"), " - only the timing" if about.dry else ""))
     console.print()
-    shown = [(name, cells) for name, cells in lines(result) if _is_main(name)]
+    shown = list(_main(lines(result)))
     names = [name.replace(" of the run", "").replace(" ", "\n") for name, _ in shown]
     table = plain_table("method", *(key.replace(".", ".\n") for key in about.vary), *names)
     table.columns[0].no_wrap = True
@@ -149,6 +150,21 @@ def _show(result: Comparison, folder: Path) -> None:
     console.print(f"\nresults in {folder}: {', '.join(files)}", soft_wrap=True)
 
 
-def _is_main(figure: str) -> bool:
-    wanted = ("failed", "final", "test", "time", "server idle", "device idle")
-    return figure.startswith(wanted)
+def _main(found: Sequence[Line]) -> Iterator[Line]:
+    """Shares of the time are below the seconds an epoch: there is no room beside them."""
+    from fedoptima.comparison.result import SPREAD
+
+    known = dict(found)
+    retention = any(name.startswith("R, ") for name in known)  # what such a sweep is about
+    rest = ("R, ", "device samples") if retention else ("time", "server idle", "device idle")
+    wanted = ("failed", "final", "test", "useful", *rest)
+    for name, cells in found:
+        _, _, unit = name.partition("idle")
+        if not name.startswith(wanted) or (unit and unit.endswith("%")):
+            continue
+        share = known.get(name.replace("s/epoch", "%")) if unit else None
+        if share is None:
+            yield name, cells
+        else:
+            both = zip(cells, share, strict=True)
+            yield f"{name} (%)", [f"{seconds}\n({part.split(SPREAD)[0]})" for seconds, part in both]

@@ -39,6 +39,7 @@ def _figures(result: Result, time: str) -> Table:
     throughput = f"{brief(result.device_samples / seconds)} samples/s on the devices"
     if result.server_samples:
         throughput += f", {brief(result.server_samples / seconds)} on the server"
+    throughput += f"; {brief(result.useful_samples / seconds)} useful"
     if result.accuracy is not None:
         table.add_row("accuracy", accuracies(result.accuracy, result.best_accuracy))
     if result.test_accuracy is not None:

@@ -135,7 +135,7 @@ function tiles() {
     ["time", duration(now.seconds), `${brief(now.epochs)} epochs, ${brief(now.version)} merges`],
     ["server idle", ...idle(now.server_usage)],
     ["devices idle, mean", ...idle(now.device_usage)],
-    ["samples per second", brief(now.device_throughput), `on devices; ${brief(now.server_throughput)} on the server`],
+    ["samples per second", brief(now.device_throughput), `on devices; ${brief(now.server_throughput)} on the server; ${brief(now.useful_throughput)} useful, all in all`],
     ["queue, mean", brief(queue.mean), `peak ${brief(queue.peak)}${queue.cap == null ? "" : `, cap ${queue.cap}`}`],
     ["traffic", megabytes(now.up_bytes + now.down_bytes), `${megabytes(now.up_bytes)} up`],
     ["records", brief(now.records), `${brief(now.records_per_second)} a second`],

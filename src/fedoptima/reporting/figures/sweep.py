@@ -10,6 +10,7 @@ from itertools import count
 from statistics import fmean, stdev
 
 from fedoptima.comparison.cases import Case, shown
+from fedoptima.comparison.retained import KINDS, measures_retention, retention_of_run
 from fedoptima.comparison.rows import ComparedRuns, Figures, Run
 from fedoptima.reporting.figures.figure import Figure, Json, layout, short, titled
 from fedoptima.reporting.palette import METHODS, Look
@@ -38,6 +39,7 @@ _MEASURES: Mapping[str, tuple[str, str, Measure]] = {  # name: title, axis, how 
         "idle, s/epoch",
         lambda f: f.device_idle_1 + f.device_idle_2,
     ),
+    "useful": ("Useful samples", "samples/s", lambda f: f.useful_throughput),
     "throughput": ("Throughput of the devices", "samples/s", lambda f: f.device_throughput),
     "traffic": ("Traffic, up and down", "MB/epoch", lambda f: (f.bytes_up + f.bytes_down) / 1e6),
     "memory": ("Server memory at its peak", "MiB", lambda f: f.server_memory / 2**20),
@@ -81,9 +83,18 @@ def sweep_figures(sweep: ComparedRuns) -> list[Figure]:
         figures.append(
             _figure("target", title, "time, s", lines, axis, lambda r: r.time_to(target))
         )
+    if measures_retention(sweep):
+        for kind in KINDS:
+            title = f"Retention of {kind} samples, R(p) = T(p) / T(0)"
+            read_kept = partial(_retained, sweep, kind)
+            figures.append(_figure(f"retention-{kind}", title, "R", lines, axis, read_kept))
     for name, (title, unit, read) in _MEASURES.items():
         figures.append(_figure(name, title, unit, lines, axis, partial(_measured, read)))
     return [figure for figure in figures if figure.traces]
+
+
+def _retained(sweep: ComparedRuns, kind: str, run: Run) -> float | None:
+    return retention_of_run(sweep, run)[kind]
 
 
 def _measured(read: Measure, run: Run) -> float | None:

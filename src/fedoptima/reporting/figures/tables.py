@@ -89,6 +89,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "server idle II, s/epoch": _per_epoch(lambda view: view.summary.server_usage.idle_2),
     "device idle I, s/epoch": _per_epoch(lambda view: view.summary.device_usage.idle_1),
     "device idle II, s/epoch": _per_epoch(lambda view: view.summary.device_usage.idle_2),
+    "useful samples/s": lambda view: brief(view.summary.useful_throughput),
     "device samples/s": lambda view: brief(view.summary.throughput.device),
     "server samples/s": lambda view: brief(view.summary.throughput.server),
     "MB up/epoch": _per_epoch(lambda view: view.summary.traffic.up.total, 1e-6),
@@ -98,6 +99,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "queue, peak": lambda view: brief(view.summary.memory.queue.peak),
     "mean staleness": lambda view: brief(view.summary.staleness.mean),
     "updates refused": lambda view: f"{view.summary.staleness.refused:,}",
+    "samples wasted": lambda view: f"{view.summary.work.wasted:,}",
     "samples refused": lambda view: f"{view.summary.refused_samples:,}",
     "batches late": lambda view: f"{view.summary.balance.late_batches:,}",
 }
