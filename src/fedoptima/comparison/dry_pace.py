@@ -1,0 +1,103 @@
+"""How long a useful sample takes, from the shortest dry run that shows it.
+
+Devices that stay waste nothing, so the useful samples are those that devices trained on, or, where
+devices have a loss of their own, those the server did (`analysis.work`).
+
+Behind a barrier all rounds are alike: one is enough. Without one, devices are at different places
+of their rounds, so some epochs are left out at the beginning and several are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fedoptima.analysis.curve import CourseAccount
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.core.stopping import StopRule
+from fedoptima.experiments.dry_setup import DryExperiment, prepare_dry
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.setup import Experiment, prepare
+
+WARM_UP = 2  # epochs that are left out,
+MEASURED = 8  # and those that count
+_MBPS = 1e6 / 8  # bytes per second
+
+
+@dataclass(frozen=True, order=True)
+class Conditions:
+    """Under which a fleet works, instead of those that it describes."""
+
+    devices: float  # factor on their speeds
+    mbps: float  # of every link, in each direction
+    latency_ms: float
+    server_gflops: float
+
+
+def seconds_per_sample(
+    recipe: Recipe,
+    method: str,
+    options: Mapping[str, object] | None = None,
+    conditions: Conditions | None = None,
+) -> float:
+    """Of a sample that goes through the whole network, on the clock of a dry run."""
+    experiment = prepared(recipe, method, options or {}, conditions, StopRule(rounds=1))
+    local_loss = experiment.method.program.kind == "auxiliary"
+    if experiment.method.aggregation().closes_round and not local_loss:
+        course = _course(experiment)
+        return course.seconds / course.device_samples
+    rule = StopRule(epochs=WARM_UP + MEASURED)
+    course = _course(prepared(recipe, method, options or {}, conditions, rule))
+    first, last = course.points[WARM_UP - 1], course.points[-1]
+    side = "server_samples" if local_loss else "device_samples"
+    samples: int = getattr(last, side) - getattr(first, side)
+    if not samples:
+        raise FedOptimaError("no sample reached the server")
+    return (last.seconds - first.seconds) / samples
+
+
+def prepared(
+    recipe: Recipe,
+    method: str,
+    options: Mapping[str, object],
+    conditions: Conditions | None,
+    stop: StopRule,
+) -> DryExperiment | Experiment:
+    """The recipe with another method, conditions and budget; an evaluation every epoch."""
+    if recipe.fleet is None:
+        raise ConfigError("fleet: is missing; there is nothing to simulate")
+    scale = recipe.fleet.scale * (conditions.devices if conditions else 1.0)
+    table = recipe.model_dump() | {"method": {"name": method, **options}}
+    table["training"]["evaluate_every"] = 1.0
+    table["fleet"]["scale"] = scale
+    changed = validate(Recipe, table, recipe.name).model_copy(update={"stop": stop})
+    experiment = prepare_dry(changed, Given()) or prepare(changed, Given(), dry=True)
+    if conditions is None:
+        return experiment
+    speed, latency = conditions.mbps * _MBPS, conditions.latency_ms / 1000
+    fleet = experiment.fleet
+    server = replace(fleet.server, flops_per_second=conditions.server_gflops * 1e9)
+    devices = {
+        name: replace(spec, up=speed, down=speed, latency=latency)
+        for name, spec in fleet.devices.items()
+    }
+    return replace(experiment, fleet=replace(fleet, server=server, devices=devices))
+
+
+def conditions_of(recipe: Recipe) -> Conditions:
+    """As its fleet describes them; links are those of its first device."""
+    fleet = prepared(recipe, recipe.method.name, {}, None, StopRule(rounds=1)).fleet
+    link = next(iter(fleet.devices.values()))
+    speed = fleet.server.flops_per_second / 1e9
+    return Conditions(1.0, link.up / _MBPS, 1000 * link.latency, speed)
+
+
+def _course(experiment: DryExperiment | Experiment) -> CourseAccount:
+    """Without a trace, which would take most of the time."""
+    course = CourseAccount()
+    halt = experiment.assemble([course.observe], dry=True).simulation.run()
+    if halt is None or halt.failed:
+        raise FedOptimaError(halt.reason if halt else "the run did not end")
+    return course

@@ -1,0 +1,187 @@
+"""Who is fastest under which conditions: dry runs of every method over a grid of speeds and links.
+
+The measure is the time of a useful sample. It is not the time to an accuracy: methods differ in
+what a sample teaches them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from fedoptima.comparison.dry_pace import Conditions, seconds_per_sample
+from fedoptima.comparison.spec import REFERENCE, cores
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.trace.run_folder import write_whole
+
+Times = Mapping[str, float | None]  # seconds per useful sample, by method; None: it cannot run
+_FIGURES = 4  # that count, in files
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values of each axis, in order."""
+
+    devices: tuple[float, ...] = (1 / 12, 1 / 6, 1 / 3, 1.0)
+    mbps: tuple[float, ...] = (25.0, 50.0, 100.0, 200.0, 400.0)
+    latency_ms: tuple[float, ...] = (0.0, 20.0, 100.0)
+    server_gflops: tuple[float, ...] = (20.0, 40.0, 75.0, 150.0, 300.0, 600.0)
+
+    @property
+    def axes(self) -> tuple[tuple[float, ...], ...]:
+        return self.devices, self.mbps, self.latency_ms, self.server_gflops
+
+    @property
+    def corners(self) -> Grid:
+        """Only the ends of every axis."""
+        return Grid(*(tuple(dict.fromkeys((axis[0], axis[-1]))) for axis in self.axes))
+
+    def cells(self) -> Iterator[Conditions]:
+        return (Conditions(*values) for values in product(*self.axes))
+
+    def place(self, cell: Conditions) -> tuple[int, ...]:
+        values = (cell.devices, cell.mbps, cell.latency_ms, cell.server_gflops)
+        return tuple(axis.index(value) for axis, value in zip(self.axes, values, strict=True))
+
+
+TESTBED_A = Grid()
+# The server of Testbed B is a workstation: the same multiples of its speed as on A.
+TESTBED_B = Grid(server_gflops=(1550.0, 3100.0, 5800.0, 11600.0, 23200.0, 46400.0))
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The time of a useful sample for every method in every cell that is finished."""
+
+    name: str  # of the recipe
+    grid: Grid
+    methods: tuple[str, ...]
+    times: Mapping[Conditions, Times] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[Conditions]:
+        return [cell for cell in self.grid.cells() if cell not in self.times]
+
+    def winner(self, cell: Conditions) -> str:
+        """The fastest; the first of equals, by the order of the methods."""
+        known = {m: t for m, t in self.times[cell].items() if t is not None}
+        return min(self.methods, key=lambda m: known.get(m, float("inf")))
+
+    def lead(self, cell: Conditions) -> float | None:
+        """The next best method's time over FedOptima's; below 1 FedOptima is not first."""
+        own = self.times[cell].get(REFERENCE)
+        others = [t for m, t in self.times[cell].items() if m != REFERENCE and t is not None]
+        return min(others) / own if own and others else None
+
+    # ---- as a file ---------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """One line per cell."""
+        head = {
+            "recipe": self.name,
+            "unit": "milliseconds per useful sample",
+            "origin": dict(self.origin),
+            "axes": ["devices", "mbps", "latency_ms", "server_gflops"],
+            "grid": [list(axis) for axis in self.grid.axes],
+            "methods": list(self.methods),
+        }
+        cells = [
+            [*self.grid.place(cell), *(_milliseconds(times.get(m)) for m in self.methods)]
+            for cell, times in sorted(self.times.items())
+        ]
+        lines = ",\n".join(f"  {json.dumps(cell)}" for cell in cells)
+        return f'{json.dumps(head, indent=1)[:-2]},\n "cells": [\n{lines}\n ]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: str) -> Sensitivity:
+        plain = json.loads(text)
+        grid, methods = Grid(*map(tuple, plain["grid"])), tuple(plain["methods"])
+        times = {}
+        for a, b, c, d, *found in plain["cells"]:
+            cell = Conditions(
+                grid.devices[a], grid.mbps[b], grid.latency_ms[c], grid.server_gflops[d]
+            )
+            seconds = (None if ms is None else ms / 1000 for ms in found)
+            times[cell] = dict(zip(methods, seconds, strict=True))
+        return cls(plain["recipe"], grid, methods, times, plain["origin"])
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else float(f"{1000 * seconds:.{_FIGURES}g}")
+
+
+def measure_cell(
+    recipe: Recipe, methods: Mapping[str, tuple[str, Mapping[str, object]]], cell: Conditions
+) -> Times:
+    """``methods``: by the name they are shown under, the method and its options."""
+    times: dict[str, float | None] = {}
+    for label, (method, options) in methods.items():
+        try:
+            times[label] = seconds_per_sample(recipe, method, options, cell)
+        except FedOptimaError:
+            times[label] = None
+    return times
+
+
+def be_quiet() -> None:
+    """Each of thousands of runs would say that it assumes complete data sets."""
+    logging.getLogger("fedoptima.data").setLevel(logging.ERROR)
+
+
+def measure(
+    recipe: Recipe,
+    grid: Grid,
+    methods: Mapping[str, tuple[str, Mapping[str, object]]],
+    *,
+    file: Path | None = None,
+    origin: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    news: Callable[[int, int], None] = lambda done, total: None,
+) -> Sensitivity:
+    """All cells of the grid; those that are in the file are not measured again.
+
+    The file is written after every few cells and at the end.
+    """
+    found = _kept(recipe, grid, tuple(methods), file)
+    times = dict(found.times)
+    found = Sensitivity(recipe.name, grid, tuple(methods), times, origin or found.origin)
+    missing, whole = found.missing, len(times) + len(found.missing)
+    jobs = jobs or cores()
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    if jobs == 1 or len(missing) < 2:
+        for cell in missing:
+            times[cell] = measure_cell(recipe, methods, cell)
+            news(len(times), whole)
+    else:
+        with ProcessPoolExecutor(jobs, get_context("spawn"), be_quiet) as pool:
+            waiting = {pool.submit(measure_cell, recipe, methods, c): c for c in missing}
+            for done in as_completed(waiting):
+                times[waiting[done]] = done.result()
+                news(len(times), whole)
+                if file is not None and len(times) % 10 == 0:
+                    write_whole(file, found.to_json())
+    if file is not None and missing:
+        write_whole(file, found.to_json())
+    return found
+
+
+def _kept(recipe: Recipe, grid: Grid, methods: Sequence[str], file: Path | None) -> Sensitivity:
+    if file is None or not file.exists():
+        return Sensitivity(recipe.name, grid, tuple(methods))
+    kept = Sensitivity.from_json(file.read_text(encoding="utf-8"))
+    if (kept.name, kept.grid, kept.methods) != (recipe.name, grid, tuple(methods)):
+        raise ConfigError(
+            f"{file}: holds another recipe, grid or choice of methods; delete it, or choose "
+            "another folder"
+        )
+    return kept
