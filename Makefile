@@ -9,7 +9,7 @@ READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint bench wheel docs screenshots clean
+.PHONY: help demo test slow fuzz lint bench wheel docs screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,12 +25,16 @@ COVERAGE := 90
 test: lint ## Check style and types, run every test, check how much of the code they run
 	$(BIN)/python -m pytest -m "cluster and not slow" --cov --cov-report= tests/comparison
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not cluster and not slow" --cov --cov-append --cov-report=
+	$(BIN)/fedoptima fuzz --seeds 2000 --jobs $(TEST_WORKERS) --quiet
 	$(BIN)/coverage report --include='*/fedoptima/core/*' --fail-under=$(CORE_COVERAGE) --skip-covered
 	$(BIN)/coverage report --fail-under=$(COVERAGE) --skip-covered --sort=miss
 
 slow: $(READY) ## Run the tests that take minutes, and the laws over many more random runs
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/sim tests/core --hypothesis-profile thorough
+
+fuzz: $(READY) ## Play 50,000 scripts of simulated faults with all methods, and check the laws
+	$(BIN)/fedoptima fuzz --seeds 50000 --jobs $(TEST_WORKERS)
 
 lint: $(READY) ## Check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

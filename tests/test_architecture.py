@@ -27,7 +27,7 @@ TRAINING = (
 DRIVERS = frozenset({"sim", "runtime"})
 WORK = frozenset(
     {"experiments", "comparison", "prediction", "verification", "reporting", "reproduction"}
-)
+) | {"fuzzing"}
 SHOWN = frozenset({"analysis", "display", "tracking", "dashboard"})
 
 # layer -> what it may import besides itself
@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "display": frozenset({"core", "analysis"}) | LEAVES,  # progress, on a terminal or in a notebook
     "experiments": TRAINING | DRIVERS | {"analysis", "display"},
     "testing": frozenset({"core", "methods", "engine", "sim", "trace"}),
+    "fuzzing": frozenset({"core", "methods", "named_code", "sim", "testing"}),
     "verification": TRAINING | {"display", "experiments"},
     "prediction": TRAINING | {"sim", "analysis", "display", "experiments"},
     "comparison": TRAINING | {"analysis", "display", "experiments"},

@@ -20,8 +20,9 @@ from fedoptima.core.jobs import FullStep, Merge, ServerStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.testing.books import running
 from fedoptima.testing.toy import ACTIVATION_BYTES, MODEL_BYTES
-from fedoptima.testing.world import Description, Device, World, running
+from fedoptima.testing.world import Description, Device, World
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
 from tests.analysis.stories import (

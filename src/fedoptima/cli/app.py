@@ -14,6 +14,7 @@ from fedoptima.cli.commands.control import pause, stop
 from fedoptima.cli.commands.dashboard import dashboard
 from fedoptima.cli.commands.device import device
 from fedoptima.cli.commands.doctor import doctor
+from fedoptima.cli.commands.fuzz import fuzz
 from fedoptima.cli.commands.lists import datasets, fleets, methods
 from fedoptima.cli.commands.new import new
 from fedoptima.cli.commands.plan import plan
@@ -41,7 +42,7 @@ app = typer.Typer(
 
 for command in (
     *(run, server, device, simulate, compare, sweep, tune, reproduce, report, trace, dashboard),
-    *(plan, replay, runs, pause, stop, new, doctor, methods, datasets, fleets),
+    *(plan, replay, fuzz, runs, pause, stop, new, doctor, methods, datasets, fleets),
 ):
     app.command()(explained(command))
 app.add_typer(certs)

@@ -138,6 +138,14 @@ class ToyServer:
         self._merges = 0
         self.evaluations = 0
 
+    def save(self) -> dict[str, object]:
+        """What a checkpoint holds."""
+        return {**vars(self), "_copies": dict(self._copies)}
+
+    def restore(self, saved: Mapping[str, object]) -> None:
+        vars(self).update(saved)
+        self._copies = dict(self._copies)
+
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:
             case PlanRun(devices):

@@ -8,7 +8,6 @@ no update merged twice, nobody dropped for breaking the protocol.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,18 +15,12 @@ from typing import cast
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt, Note, Run, Send
-from fedoptima.core.events import Connected, Disconnected, Received
+from fedoptima.core.events import Received
 from fedoptima.core.jobs import Merge, ServerStep
-from fedoptima.core.messages import (
-    ActivationBatch,
-    Failed,
-    GlobalModel,
-    ModelUpdate,
-    TurnOn,
-)
+from fedoptima.core.messages import TurnOn
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.serialization import freeze, thaw
-from fedoptima.core.server import ServerCore, ServerPhase
+from fedoptima.core.server import ServerCore
 from fedoptima.core.settings import ServerSettings
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId, PayloadId
@@ -36,6 +29,7 @@ from fedoptima.sim.executor import Inline
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Link
 from fedoptima.sim.state import SimDevice, SimState
+from fedoptima.testing.books import Books
 from fedoptima.testing.toy import BATCH, ToyCosts, ToyDevice, ToyServer
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
@@ -232,24 +226,15 @@ def _sim_device(device: Device) -> SimDevice:
 
 
 class Watch:
-    """Keeps its own books from the events, and compares."""
+    """The books of the server's laws, and what only the driver knows: who is connected."""
 
     def __init__(self, description: Description) -> None:
-        self._cap = description.cap
-        self._timeout = description.method.flow().timeout
-        self._buffered: Counter[NodeId] = Counter()
-        self._granted: dict[NodeId, float] = {}  # when
-        self._merged: dict[PayloadId, None] = {}
-        self._refused: dict[NodeId, int] = {}  # not answered yet: after how many merges
-        self._merges = 0
-        # Behind a barrier a refused device is answered when the next round begins, or the next
-        # one that it is drawn for.
-        policy = description.method.aggregation()
-        drawn = getattr(policy, "participation", 1.0) < 1
-        self._may_wait = math.inf if drawn else int(policy.closes_round)
-        self._owing: dict[NodeId, None] = {}  # has a model that no update has followed yet
+        self._books = Books(description.method)
         self._drops_expected = False
-        self.peak = 0
+
+    @property
+    def peak(self) -> int:
+        return self._books.peak
 
     def expect_drops(self) -> None:
         """This story is about a peer that breaks the protocol."""
@@ -259,70 +244,13 @@ class Watch:
         for effect in record.effects:
             dropped = isinstance(effect, Note) and effect.kind == "peer dropped"
             assert not dropped or self._drops_expected, f"the protocol was broken: {record}"
+            if isinstance(effect, Send) and record.node == SERVER:
+                there = world.simulation.devices[effect.to]
+                assert there.connected, f"sent to {effect.to}, which is away: {record}"
+                assert there.session == effect.session, f"sent to a dead session: {record}"
         if isinstance(record.event, Received):
             device = record.event.sender if record.node == SERVER else record.node
             current = world.simulation.devices[device].session
             assert record.event.session == current, f"arrived from a dead session: {record}"
         if record.node == SERVER:
-            self._server(record, world)
-
-    def _server(self, record: Record, world: World) -> None:
-        match record.event:
-            case Connected(device, _) | Disconnected(device, _):
-                self._forget(device)
-            case Received(device, _, Failed()):
-                self._forget(device)
-            case Received(device, _, ActivationBatch()) if running(world.server):
-                self._granted.pop(device, None)
-                notes = [effect.kind for effect in record.effects if isinstance(effect, Note)]
-                self._buffered[device] += not any("late" in n or "dropped" in n for n in notes)
-            case Received(device, _, ModelUpdate()):
-                self._owing.pop(device, None)
-        for effect in record.effects:
-            match effect:
-                case Send(device, session, message):
-                    self._sent(record.at, device, message)
-                    there = world.simulation.devices[device]
-                    assert there.connected, f"sent to {device}, which is away: {record}"
-                    assert there.session == session, f"sent to a dead session: {record}"
-                case Run(_, ServerStep(origin=device)):
-                    self._buffered[device] -= 1
-                    self._check_answered()
-                case Run(_, Merge(parts=parts)):
-                    self._check_answered()
-                    self._merges += 1
-                    for part in parts:
-                        assert part.data.id not in self._merged, f"merged twice: {part}"
-                        self._merged[part.data.id] = None
-                case Note("update refused", device):
-                    self._refused[device] = self._merges
-        if self._cap is not None and running(world.server):
-            held = sum(self._buffered.values())
-            self.peak = max(self.peak, held)
-            alive = (at for at in self._granted.values() if self._is_alive(at, record.at))
-            assert held + sum(1 for _ in alive) <= self._cap, f"over the cap: {record}"
-
-    def _check_answered(self) -> None:
-        late = [d for d, at in self._refused.items() if self._merges - at >= self._may_wait]
-        assert not late, f"others go on before {late} are answered"
-
-    def _is_alive(self, granted: float, now: float) -> bool:
-        return self._timeout is None or now < granted + self._timeout
-
-    def _sent(self, at: float, device: NodeId, message: object) -> None:
-        match message:
-            case TurnOn():
-                assert device not in self._granted or not self._is_alive(self._granted[device], at)
-                self._granted[device] = at
-            case GlobalModel():
-                assert device not in self._owing, f"{device} was sent two models"
-                self._owing[device] = None
-                self._refused.pop(device, None)
-
-    def _forget(self, device: NodeId) -> None:
-        for book in (self._buffered, self._granted, self._refused, self._owing):
-            book.pop(device, None)
-
-
-def running(server: ServerCore) -> bool:
-    return server.phase is ServerPhase.RUNNING
+            self._books.see(record.at, record.event, record.effects, world.server)

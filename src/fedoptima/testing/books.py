@@ -1,0 +1,328 @@
+"""The laws that can be read off a server's events and effects, kept in books of one's own.
+
+The server is asked only for its counters, which are then compared with the books. A restored server
+goes back in time, and its books go back with it (`Books.copy`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from fedoptima.core.barrier import Barrier
+from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
+from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received, Restarted
+from fedoptima.core.jobs import Merge, PlanRun, ServerStep
+from fedoptima.core.messages import (
+    ActivationBatch,
+    Failed,
+    GlobalModel,
+    Join,
+    Message,
+    ModelUpdate,
+    Stop,
+    TurnOn,
+)
+from fedoptima.core.method import Method
+from fedoptima.core.robust import merged_parts
+from fedoptima.core.server import REJOIN, ServerCore, ServerPhase
+from fedoptima.core.shares import Shares
+from fedoptima.core.types import NodeId, PayloadId
+
+
+class LawBroken(AssertionError):
+    def __init__(self, law: str, text: str) -> None:
+        super().__init__(f"{law}: {text}")
+        self.law = law
+        self.text = text
+
+    def __reduce__(self) -> tuple[type[LawBroken], tuple[str, str]]:
+        return LawBroken, (self.law, self.text)  # it may come from another process
+
+
+def running(server: ServerCore) -> bool:
+    return server.phase is ServerPhase.RUNNING
+
+
+def _drops(effect: Effect, device: NodeId) -> bool:
+    """The device broke the protocol, so its message changed nothing."""
+    dropped = isinstance(effect, Note) and effect.kind == NoteKind.PEER_DROPPED
+    return dropped and effect.about == device
+
+
+class Books:
+    def __init__(self, method: Method) -> None:
+        flow, policy = method.flow(), method.aggregation()
+        self._cap, self._timeout = flow.cap, flow.timeout
+        # Of a user's policy only what every method must do is known, not how it decides.
+        self._ours = type(policy).__module__.startswith("fedoptima.core.")
+        self._barrier = type(policy) is Barrier
+        self._closes_round = policy.closes_round
+        self._at_once = self._ours and not policy.closes_round  # is everybody answered
+        self._plain = method.robust == "none"  # what is merged is known when it is ordered
+        # Behind a barrier a refused device is answered when the next round begins, or the next
+        # one that it is drawn for.
+        drawn = getattr(policy, "participation", 1.0) < 1
+        self._may_wait = math.inf if drawn else int(policy.closes_round)
+        delay = getattr(policy, "delay", None)
+        limited = self._barrier or (self._ours and not getattr(delay, "while_away", True))
+        self._max_delay = policy.max_delay if limited else None
+        self._was_running = False
+        self.peak = 0  # batches held at once
+        self.version = 0
+        self.epochs = 0.0
+        self._exact = self._plain and self._ours
+        self._changed = False  # the weights, since the last evaluation
+        self._model: PayloadId | None = None
+        self._shares = Shares()
+        self._samples: dict[NodeId, int] = {}
+        self._sessions: dict[NodeId, int] = {}
+        self._buffered: dict[NodeId, int] = {}
+        self._granted: dict[NodeId, float] = {}  # when
+        self._open: dict[NodeId, ModelUpdate] = {}  # handed in, not decided on
+        self._awaiting: dict[NodeId, None] = {}  # a model: handed in, or new
+        self._pooled: dict[PayloadId, ModelUpdate] = {}  # accepted, to be merged with others
+        self._merged: dict[PayloadId, None] = {}
+        self._trained_on: dict[PayloadId, None] = {}
+        self._refused: dict[NodeId, int] = {}  # not answered yet: at which version
+        self._owing: dict[NodeId, int] = {}  # has a model, of this version, and no update followed
+        self._late: dict[NodeId, None] = {}  # not waited for any longer
+        self._scaled: dict[NodeId, float] = {}
+        # In the round when the server was restarted, and not back yet.
+        self._expected: dict[NodeId, None] = {}
+        self._expected_until = math.inf
+        self.models: dict[NodeId, int] = {}  # sent, merged and trained on since `count_anew`
+        self.merges: dict[NodeId, int] = {}
+        self.steps: dict[NodeId, int] = {}
+
+    def copy(self) -> Books:
+        other = object.__new__(Books)
+        for name, value in vars(self).items():
+            vars(other)[name] = value.copy() if isinstance(value, dict) else value
+        other._shares = Shares()
+        for device, samples in self._samples.items():
+            other._shares.add(device, samples)
+        return other
+
+    def count_anew(self) -> None:
+        self.models, self.merges, self.steps = {}, {}, {}
+
+    # ---- one event ---------------------------------------------------------------------------
+
+    def see(self, at: float, event: Event, effects: Sequence[Effect], server: ServerCore) -> None:
+        self._event(event, effects)
+        if self._expected and at >= self._expected_until:
+            self._expected.clear()
+        now_running = running(server)
+        for effect in effects:
+            match effect:
+                case Send(device, session, message):
+                    dead = self._sessions.get(device) != session
+                    if dead and not isinstance(message, Stop):  # who comes late is told so
+                        raise LawBroken("sessions", f"sent to a dead session of {device}: {effect}")
+                    self._sent(at, device, message)
+                case Run(_, ServerStep() as step):
+                    self._step(step)
+                case Run(_, Merge() as merge):
+                    self._merge(merge)
+                case Note():
+                    self._note(effect)
+                case Drop(device):
+                    self._awaiting.pop(device, None)
+                case Evaluate():
+                    self._changed = False
+                case Halt(_, failed):
+                    self._end(effects, failed=failed)
+        if now_running:
+            self._check(at, server)
+        self._was_running = now_running
+
+    def _event(self, event: Event, effects: Sequence[Effect]) -> None:
+        match event:
+            case Received(device, session, message):
+                if self._sessions.get(device) != session:
+                    if effects and not isinstance(message, Join):
+                        raise LawBroken("sessions", f"acted on what a dead session said: {event}")
+                elif not any(_drops(effect, device) for effect in effects):
+                    self._received(device, message, effects)
+            case JobDone(_, job, result):
+                match job:
+                    case Merge():
+                        if merged_parts(event):
+                            self.version += 1
+                            self._model = result.id
+                        self._changed = True
+                    case PlanRun():
+                        self._model = result.id
+                        self._changed = True
+                    case ServerStep():
+                        self._changed = True
+            case Restarted() if self._barrier and self._was_running:
+                members = (d for d, version in self._owing.items() if version == self.version)
+                self._expected.update(dict.fromkeys([*members, *self._open]))
+                timers = [e.at for e in effects if isinstance(e, SetTimer) and e.key == REJOIN]
+                self._expected_until = min(timers, default=math.inf)
+            case Connected(device, session):
+                self._forget(device)
+                self._sessions[device] = session
+            case Disconnected(device, session):
+                if self._sessions.get(device) == session:
+                    self._forget(device)
+                elif effects:
+                    raise LawBroken("sessions", f"acted on the end of a dead session: {event}")
+
+    def _received(self, device: NodeId, message: Message, effects: Sequence[Effect]) -> None:
+        match message:
+            case Join(samples=samples):
+                if not message.has_work:
+                    self._awaiting[device] = None
+                self._shares.add(device, samples)
+                self._samples[device] = samples
+                self._expected.pop(device, None)
+            case Failed():
+                self._forget(device)
+            case ActivationBatch() if self._was_running:
+                self._granted.pop(device, None)
+                notes = [effect.kind for effect in effects if isinstance(effect, Note)]
+                kept = NoteKind.LATE_BATCH_DROPPED not in notes
+                self._buffered[device] = self._buffered.get(device, 0) + kept
+            case ModelUpdate() if self._was_running:
+                self._owing.pop(device, None)
+                self._open[device] = message
+                self._awaiting[device] = None
+
+    def _forget(self, device: NodeId) -> None:
+        self._shares.remove(device)
+        if not self._ours and (update := self._open.get(device)) is not None:
+            self._pooled[update.data.id] = update  # it may keep what a device has handed in
+        books: tuple[dict[NodeId, Any], ...] = (
+            *(self._samples, self._sessions, self._buffered, self._granted),
+            *(self._open, self._awaiting, self._refused, self._owing, self._late, self._scaled),
+        )
+        for book in books:
+            book.pop(device, None)
+
+    # ---- effects -----------------------------------------------------------------------------
+
+    def _sent(self, at: float, device: NodeId, message: object) -> None:
+        match message:
+            case TurnOn():
+                held = self._granted.get(device)
+                if held is not None and self._is_alive(held, at):
+                    raise LawBroken("cap", f"{device} was given two credits at a time")
+                self._granted[device] = at
+            case GlobalModel(version, _, data):
+                if device in self._owing:
+                    raise LawBroken("answers", f"{device} was sent two models")
+                if (version, data.id) != (self.version, self._model):
+                    newest = f"the newest is {self._model} of version {self.version}"
+                    raise LawBroken("counters", f"{device} was sent {message}, but {newest}")
+                if (update := self._open.pop(device, None)) is not None:
+                    self._accepted(device, update)
+                    self._pooled[update.data.id] = update
+                self._awaiting.pop(device, None)
+                self._owing[device] = version
+                self._refused.pop(device, None)
+                self._late.pop(device, None)
+                self.models[device] = self.models.get(device, 0) + 1
+
+    def _step(self, step: ServerStep) -> None:
+        self._check_answered()
+        device = step.origin
+        if self._sessions.get(device) != step.session:
+            raise LawBroken("sessions", f"trained on a batch of a dead session: {step}")
+        if step.data.id in self._trained_on:
+            raise LawBroken("exactly once", f"trained twice on {step.data.id}")
+        self._trained_on[step.data.id] = None
+        self._buffered[device] = self._buffered.get(device, 0) - 1
+        self.steps[device] = self.steps.get(device, 0) + 1
+
+    def _merge(self, merge: Merge) -> None:
+        self._check_answered()
+        if self._barrier:
+            early = [d for d, v in self._owing.items() if v == self.version and d not in self._late]
+            if early:
+                raise LawBroken("barrier", f"a round was merged without waiting for {early}")
+            if self._expected:
+                text = f"merged after a restart before {list(self._expected)} were back"
+                raise LawBroken("barrier", text)
+        for part in merge.parts:
+            device, identity = part.device, part.data.id
+            if identity in self._merged:
+                raise LawBroken("exactly once", f"{identity} was merged twice")
+            self._merged[identity] = None
+            update = self._pooled.pop(identity, None)
+            if update is None:
+                update = self._open.pop(device, None)
+                if update is None or update.data.id != identity:
+                    raise LawBroken("exactly once", f"merged {identity}, which nobody has here")
+                self._accepted(device, update)
+            self._check_staleness(device, update)
+            self.merges[device] = self.merges.get(device, 0) + 1
+
+    def _check_staleness(self, device: NodeId, update: ModelUpdate) -> None:
+        behind = self.version - update.version
+        if behind < 0:
+            raise LawBroken("staleness", f"merged {device}'s update of a history that is gone")
+        equal = len(set(self._samples.values())) <= 1  # else ages are counted in shares
+        if self._max_delay is not None and equal and behind > self._max_delay:
+            text = f"{device}'s update was {behind} versions behind, {self._max_delay} are allowed"
+            raise LawBroken("staleness", text)
+
+    def _accepted(self, device: NodeId, update: ModelUpdate) -> None:
+        if device not in self._samples:
+            raise LawBroken("exactly once", f"counted an update of {device}, which has left")
+        self.epochs += self._shares.epochs(device, update.trained) * self._scaled.pop(device, 1.0)
+
+    def _note(self, note: Note) -> None:
+        device = note.about
+        match note.kind:
+            case NoteKind.UPDATE_REFUSED:
+                self._open.pop(device, None)
+                self._refused[device] = self.version
+            case NoteKind.UPDATE_SCALED:
+                self._scaled[device] = float(note.text)
+            case NoteKind.NOT_WAITED_FOR:
+                self._late[device] = None
+
+    def _end(self, effects: Sequence[Effect], *, failed: bool) -> None:
+        if self._changed and not failed:
+            raise LawBroken("evaluation", "the run ended without measuring its last model")
+        told = {e.to for e in effects if isinstance(e, Send) and isinstance(e.message, Stop)}
+        if not self._sessions.keys() <= told:
+            untold = sorted(self._sessions.keys() - told)
+            raise LawBroken("answers", f"the run ended, which {untold} were not told")
+
+    # ---- after the event ---------------------------------------------------------------------
+
+    def _check(self, at: float, server: ServerCore) -> None:
+        held = sum(self._buffered.values())
+        if self._cap is not None:
+            self.peak = max(self.peak, held)
+            alive = sum(1 for granted in self._granted.values() if self._is_alive(granted, at))
+            if held + alive > self._cap:
+                text = f"{held} batches and {alive} credits, {self._cap} are allowed"
+                raise LawBroken("cap", text)
+        if self._awaiting and self._at_once and server.training.slot.free:
+            text = f"the engine is idle, and {list(self._awaiting)} wait for an answer"
+            raise LawBroken("answers", text)
+        scheduled, progress = server.training.scheduler.buffered, server.progress
+        if scheduled != held:
+            raise LawBroken("counters", f"{scheduled} batches are counted, {held} have come")
+        if server.version != self.version:
+            raise LawBroken("counters", f"version {server.version} after {self.version} merges")
+        if self._exact and not math.isclose(
+            progress.epochs, self.epochs, rel_tol=1e-6, abs_tol=1e-9
+        ):
+            raise LawBroken("counters", f"{progress.epochs} epochs counted for {self.epochs}")
+        if self._closes_round and self._plain and progress.rounds != self.version:
+            raise LawBroken("counters", f"{progress.rounds} rounds after {self.version} merges")
+
+    def _check_answered(self) -> None:
+        late = [d for d, at in self._refused.items() if self.version - at >= self._may_wait]
+        if late:
+            raise LawBroken("answers", f"others go on before {late} are answered")
+
+    def _is_alive(self, granted: float, now: float) -> bool:
+        return self._timeout is None or now < granted + self._timeout

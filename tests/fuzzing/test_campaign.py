@@ -1,0 +1,77 @@
+"""Scripts of faults: all laws hold, a seed is a script, and a failure shrinks to what it needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedoptima.core.errors import ConfigError
+from fedoptima.fuzzing.campaign import campaign, find_methods, play, play_seeds, smallest
+from fedoptima.fuzzing.script import Kind, draw
+from fedoptima.fuzzing.story import Story, introduction
+from fedoptima.methods.registry import METHODS
+from fedoptima.named_code import ANY_CODE, NO_CODE
+from tests.fuzzing.mutants import planted
+
+
+@pytest.mark.parametrize("first", range(0, 280, 70))
+def test_all_laws_hold_for_all_methods(first: int) -> None:
+    tally = play_seeds(range(first, first + 70), METHODS)
+    assert not tally.failures, tally.failures[0]
+    assert tally.runs == dict.fromkeys(METHODS, 70 // len(METHODS))
+
+
+def test_every_kind_of_fault_strikes_and_is_survived() -> None:
+    tally = play_seeds(range(2_000, 2_150), METHODS)
+    assert all(tally.tries[kind] and tally.survived[kind] == tally.tries[kind] for kind in Kind)
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_a_seed_gives_the_same_story_again(seed: int) -> None:
+    stories = []
+    for _ in range(2):
+        story = Story()
+        play(draw(seed, METHODS), story.told)
+        stories.append(story.lines)
+    assert stories[0] == stories[1]
+
+
+def test_processes_come_to_the_same_figures_as_one() -> None:
+    alone = campaign(0, 150, ["fl"], NO_CODE)
+    together = campaign(0, 150, ["fl"], NO_CODE, jobs=2)
+    assert alone.plain() == together.plain()
+
+
+def test_a_failure_keeps_only_the_faults_that_it_needs() -> None:
+    with planted("session numbers are not looked at"):
+        seed = play_seeds(range(50), METHODS).failures[0].seed
+        script = draw(seed, METHODS)
+        broken = play(script)[1]
+        assert broken is not None
+        fewer = smallest(script, broken.law)
+        assert len(fewer.faults) < len(script.faults)
+        for position in range(len(fewer.faults)):
+            assert fewer.faults[position] in script.faults
+        again = play(fewer)[1]
+        assert again is not None
+        assert again.law == broken.law
+    assert play(script)[1] is None
+
+
+def test_a_story_names_the_fleet_and_marks_the_faults() -> None:
+    script, story = draw(3, METHODS), Story()
+    play(script, story.told)
+    told = "\n".join(introduction(script))
+    assert script.method in told
+    assert all(device.name in told for device in script.devices)
+    faults = [line for line in story.lines if line.fault]
+    assert faults
+    assert all(" ! " in str(line) for line in faults)
+
+
+def test_a_name_that_builds_no_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must return a Method"):
+        find_methods(["tests.fuzzing.test_campaign:nonsense"], ANY_CODE)
+
+
+def nonsense(devices: int) -> int:
+    return devices

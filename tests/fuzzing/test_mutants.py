@@ -1,0 +1,23 @@
+"""Every planted bug is found: within 2,000 seeds, usually within a few."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedoptima.fuzzing.campaign import play
+from fedoptima.fuzzing.script import draw
+from fedoptima.methods.registry import METHODS
+from tests.fuzzing.mutants import MUTANTS, planted
+
+SEEDS = 2_000
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    with planted(name):
+        found = (seed for seed in range(SEEDS) if play(draw(seed, METHODS))[1] is not None)
+        assert next(found, None) is not None, f"{SEEDS} seeds without a broken law"
+
+
+def test_there_are_at_least_ten() -> None:
+    assert len(MUTANTS) >= 10
