@@ -102,3 +102,17 @@ def test_without_a_barrier_there_is_nothing_to_wait_for() -> None:
 def test_before_the_plan_a_restart_changes_nothing() -> None:
     bench = ServerBench(fl(Options()))
     assert bench.tell(Restarted()) == []
+
+
+def test_a_barriers_time_that_ran_out_while_the_server_was_away_is_no_reason_to_go_on() -> None:
+    bench = running_server(fl(Options(barrier_timeout=5.0)), "a", "b", "c", patience=60.0)
+    bench.says("a", update("a/0/5"))
+    bench.joins("new")  # waits for the next round
+    bench.now = 10.0
+    restart(bench)
+    is_back(bench, "a")
+    assert bench.running is None, "merged a round without those who were still to come"
+    for name in ("b", "c"):
+        is_back(bench, name)
+    assert isinstance(bench.job, Merge)
+    assert [part.device for part in bench.job.parts] == ["a", "b", "c"]

@@ -123,8 +123,10 @@ class Training:
 
     def leave(self, device: NodeId, now: float) -> list[Effect]:
         self.models.left(device)
-        self.aggregation.left(device, now, awaited=device in self._expected)
-        self._reconsider_due = True  # a barrier that waited only for this device opens
+        awaited = device in self._expected
+        self.aggregation.left(device, now, awaited=awaited)
+        if not awaited:  # a barrier that waited only for this device opens
+            self._reconsider_due = True
         dropped = self.scheduler.leave(device)
         return self.roster.turn_on(self.flow.left(device, dropped, now))
 
