@@ -55,14 +55,14 @@ def test_figures_as_json(call: Call) -> None:
 
 def test_the_table_is_written_between_the_marks_of_a_file(call: Call, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- fuzz: begin -->\nold\n<!-- fuzz: end -->\nafter\n")
+    page.write_text("before\n<!-- fuzz: begin -->\nearlier figures\n<!-- fuzz: end -->\nafter\n")
     for _ in range(2):
         assert call("fuzz", "--seeds", "10", "--record", page).code == 0
     text = page.read_text()
     assert text.startswith("before\n<!-- fuzz: begin -->\n`fedoptima fuzz --seeds 10`, 20")
     assert text.endswith("<!-- fuzz: end -->\nafter\n")
     assert text.count("| connection cut |") == 1
-    assert "old" not in text
+    assert "earlier figures" not in text
 
 
 def test_a_file_without_marks_is_refused(call: Call, tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def test_a_seed_gives_the_same_story_again(seed: int) -> None:
 
 
 def test_processes_come_to_the_same_figures_as_one() -> None:
-    alone = campaign(0, 150, ["fl"], NO_CODE)
-    together = campaign(0, 150, ["fl"], NO_CODE, jobs=2)
+    alone = campaign(0, 110, ["fl"], NO_CODE)
+    together = campaign(0, 110, ["fl"], NO_CODE, jobs=2)
     assert alone.plain() == together.plain()
 
 

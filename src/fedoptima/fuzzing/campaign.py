@@ -18,7 +18,7 @@ from fedoptima.fuzzing.world import World
 from fedoptima.methods.registry import METHODS, Builder, find_method
 from fedoptima.methods.stored_classes import make_storable
 from fedoptima.named_code import AllowedCode
-from fedoptima.testing.books import LawBroken
+from fedoptima.testing.law_broken import LawBroken
 
 CHUNK = 100  # seeds that a worker plays at a time
 _DEVICES = 3

@@ -19,7 +19,7 @@ from fedoptima.core.types import SERVER, NodeId, payload_id
 from fedoptima.fuzzing.nodes import Connection, DeviceProcess, Due, ServerProcess
 from fedoptima.fuzzing.script import Fault, Kind, Script
 from fedoptima.sim.state import EventKernel
-from fedoptima.testing.books import LawBroken
+from fedoptima.testing.law_broken import LawBroken
 from fedoptima.testing.toy import ToyCosts
 
 _TRAINING = (AuxiliaryStep, FullStep, Backward)

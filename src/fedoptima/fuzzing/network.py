@@ -15,7 +15,7 @@ from fedoptima.core.types import SERVER, NodeId
 from fedoptima.fuzzing.cores import Cores
 from fedoptima.fuzzing.nodes import Connection, DeviceProcess
 from fedoptima.fuzzing.script import Kind
-from fedoptima.testing.books import LawBroken
+from fedoptima.testing.law_broken import LawBroken
 
 
 class Network(Cores, ABC):

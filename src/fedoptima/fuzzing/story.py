@@ -116,5 +116,5 @@ def _job(job: Job) -> str:
             return "Merge " + ", ".join(part.data.id for part in parts)
         case ServerStep(origin, _, seq, _, part=part):
             return f"ServerStep on {origin}'s {seq}.{part}"
-    seq = getattr(job, "seq", None)
-    return type(job).__name__ + (f" {seq}" if seq is not None else "")
+    step = getattr(job, "seq", None)
+    return type(job).__name__ + (f" {step}" if step is not None else "")

@@ -12,7 +12,7 @@ from fedoptima.fuzzing.goals import Goals
 from fedoptima.fuzzing.network import Network
 from fedoptima.fuzzing.nodes import Checkpoint, Connection, DeviceProcess
 from fedoptima.fuzzing.script import NEVER, Fault, Kind, Script
-from fedoptima.testing.books import LawBroken
+from fedoptima.testing.law_broken import LawBroken
 
 MOST_EVENTS = 12_000  # no script needs half as many
 

@@ -29,16 +29,8 @@ from fedoptima.core.robust import merged_parts
 from fedoptima.core.server import REJOIN, ServerCore, ServerPhase
 from fedoptima.core.shares import Shares
 from fedoptima.core.types import NodeId, PayloadId
-
-
-class LawBroken(AssertionError):
-    def __init__(self, law: str, text: str) -> None:
-        super().__init__(f"{law}: {text}")
-        self.law = law
-        self.text = text
-
-    def __reduce__(self) -> tuple[type[LawBroken], tuple[str, str]]:
-        return LawBroken, (self.law, self.text)  # it may come from another process
+from fedoptima.testing.credit_book import CreditBook
+from fedoptima.testing.law_broken import LawBroken
 
 
 def running(server: ServerCore) -> bool:
@@ -47,14 +39,24 @@ def running(server: ServerCore) -> bool:
 
 def _drops(effect: Effect, device: NodeId) -> bool:
     """The device broke the protocol, so its message changed nothing."""
-    dropped = isinstance(effect, Note) and effect.kind == NoteKind.PEER_DROPPED
-    return dropped and effect.about == device
+    match effect:
+        case Note(NoteKind.PEER_DROPPED, about):
+            return about == device
+    return False
+
+
+def _answers_merge_of(device: NodeId, event: Event) -> bool:
+    return (
+        isinstance(event, JobDone)
+        and isinstance(event.job, Merge)
+        and any(part.device == device for part in event.job.parts)
+    )
 
 
 class Books:
     def __init__(self, method: Method) -> None:
-        flow, policy = method.flow(), method.aggregation()
-        self._cap, self._timeout = flow.cap, flow.timeout
+        policy = method.aggregation()
+        self._credits = CreditBook(method.flow())
         # Of a user's policy only what every method must do is known, not how it decides.
         self._ours = type(policy).__module__.startswith("fedoptima.core.")
         self._barrier = type(policy) is Barrier
@@ -69,7 +71,7 @@ class Books:
         limited = self._barrier or (self._ours and not getattr(delay, "while_away", True))
         self._max_delay = policy.max_delay if limited else None
         self._was_running = False
-        self.peak = 0  # batches held at once
+        self._restored = False  # and is being told which connections it has lost
         self.version = 0
         self.epochs = 0.0
         self._exact = self._plain and self._ours
@@ -78,8 +80,6 @@ class Books:
         self._shares = Shares()
         self._samples: dict[NodeId, int] = {}
         self._sessions: dict[NodeId, int] = {}
-        self._buffered: dict[NodeId, int] = {}
-        self._granted: dict[NodeId, float] = {}  # when
         self._open: dict[NodeId, ModelUpdate] = {}  # handed in, not decided on
         self._awaiting: dict[NodeId, None] = {}  # a model: handed in, or new
         self._pooled: dict[PayloadId, ModelUpdate] = {}  # accepted, to be merged with others
@@ -99,11 +99,17 @@ class Books:
     def copy(self) -> Books:
         other = object.__new__(Books)
         for name, value in vars(self).items():
-            vars(other)[name] = value.copy() if isinstance(value, dict) else value
+            kept = value.copy() if isinstance(value, dict | CreditBook) else value
+            vars(other)[name] = kept
         other._shares = Shares()
         for device, samples in self._samples.items():
             other._shares.add(device, samples)
         return other
+
+    @property
+    def peak(self) -> int:
+        """Batches held at once."""
+        return self._credits.peak
 
     def count_anew(self) -> None:
         self.models, self.merges, self.steps = {}, {}, {}
@@ -112,6 +118,9 @@ class Books:
 
     def see(self, at: float, event: Event, effects: Sequence[Effect], server: ServerCore) -> None:
         self._event(event, effects)
+        self._restored = isinstance(event, Restarted) or (
+            self._restored and isinstance(event, Disconnected)
+        )
         if self._expected and at >= self._expected_until:
             self._expected.clear()
         now_running = running(server)
@@ -121,7 +130,7 @@ class Books:
                     dead = self._sessions.get(device) != session
                     if dead and not isinstance(message, Stop):  # who comes late is told so
                         raise LawBroken("sessions", f"sent to a dead session of {device}: {effect}")
-                    self._sent(at, device, message)
+                    self._sent(at, device, message, event)
                 case Run(_, ServerStep() as step):
                     self._step(step)
                 case Run(_, Merge() as merge):
@@ -160,7 +169,8 @@ class Books:
                         self._changed = True
             case Restarted() if self._barrier and self._was_running:
                 members = (d for d, version in self._owing.items() if version == self.version)
-                self._expected.update(dict.fromkeys([*members, *self._open]))
+                waited_for = [d for d in (*members, *self._open) if d not in self._late]
+                self._expected.update(dict.fromkeys(waited_for))
                 timers = [e.at for e in effects if isinstance(e, SetTimer) and e.key == REJOIN]
                 self._expected_until = min(timers, default=math.inf)
             case Connected(device, session):
@@ -183,10 +193,8 @@ class Books:
             case Failed():
                 self._forget(device)
             case ActivationBatch() if self._was_running:
-                self._granted.pop(device, None)
                 notes = [effect.kind for effect in effects if isinstance(effect, Note)]
-                kept = NoteKind.LATE_BATCH_DROPPED not in notes
-                self._buffered[device] = self._buffered.get(device, 0) + kept
+                self._credits.came(device, kept=NoteKind.LATE_BATCH_DROPPED not in notes)
             case ModelUpdate() if self._was_running:
                 self._owing.pop(device, None)
                 self._open[device] = message
@@ -197,21 +205,19 @@ class Books:
         if not self._ours and (update := self._open.get(device)) is not None:
             self._pooled[update.data.id] = update  # it may keep what a device has handed in
         books: tuple[dict[NodeId, Any], ...] = (
-            *(self._samples, self._sessions, self._buffered, self._granted),
-            *(self._open, self._awaiting, self._refused, self._owing, self._late, self._scaled),
+            *(self._samples, self._sessions, self._open, self._awaiting),
+            *(self._refused, self._owing, self._late, self._scaled),
         )
+        self._credits.forget(device)
         for book in books:
             book.pop(device, None)
 
     # ---- effects -----------------------------------------------------------------------------
 
-    def _sent(self, at: float, device: NodeId, message: object) -> None:
+    def _sent(self, at: float, device: NodeId, message: object, event: Event) -> None:
         match message:
             case TurnOn():
-                held = self._granted.get(device)
-                if held is not None and self._is_alive(held, at):
-                    raise LawBroken("cap", f"{device} was given two credits at a time")
-                self._granted[device] = at
+                self._credits.turned_on(device, at)
             case GlobalModel(version, _, data):
                 if device in self._owing:
                     raise LawBroken("answers", f"{device} was sent two models")
@@ -219,8 +225,13 @@ class Books:
                     newest = f"the newest is {self._model} of version {self.version}"
                     raise LawBroken("counters", f"{device} was sent {message}, but {newest}")
                 if (update := self._open.pop(device, None)) is not None:
-                    self._accepted(device, update)
                     self._pooled[update.data.id] = update
+                    if _answers_merge_of(device, event):
+                        # A restored server repeats a merge, and the device is back with a later
+                        # update: it has its model now, and what becomes of the update is not seen.
+                        self._exact = False
+                    else:
+                        self._accepted(device, update)
                 self._awaiting.pop(device, None)
                 self._owing[device] = version
                 self._refused.pop(device, None)
@@ -235,7 +246,7 @@ class Books:
         if step.data.id in self._trained_on:
             raise LawBroken("exactly once", f"trained twice on {step.data.id}")
         self._trained_on[step.data.id] = None
-        self._buffered[device] = self._buffered.get(device, 0) - 1
+        self._credits.used(device)
         self.steps[device] = self.steps.get(device, 0) + 1
 
     def _merge(self, merge: Merge) -> None:
@@ -265,9 +276,10 @@ class Books:
         behind = self.version - update.version
         if behind < 0:
             raise LawBroken("staleness", f"merged {device}'s update of a history that is gone")
-        equal = len(set(self._samples.values())) <= 1  # else ages are counted in shares
-        if self._max_delay is not None and equal and behind > self._max_delay:
-            text = f"{device}'s update was {behind} versions behind, {self._max_delay} are allowed"
+        alike = len(set(self._samples.values())) <= 1  # else ages are counted in shares
+        most = self._max_delay
+        if most is not None and behind > most and alike:
+            text = f"{device}'s update was {behind} versions behind, {most} are allowed"
             raise LawBroken("staleness", text)
 
     def _accepted(self, device: NodeId, update: ModelUpdate) -> None:
@@ -280,7 +292,8 @@ class Books:
         match note.kind:
             case NoteKind.UPDATE_REFUSED:
                 self._open.pop(device, None)
-                self._refused[device] = self.version
+                if device not in self._owing:  # else it has been answered already
+                    self._refused[device] = self.version
             case NoteKind.UPDATE_SCALED:
                 self._scaled[device] = float(note.text)
             case NoteKind.NOT_WAITED_FOR:
@@ -297,18 +310,14 @@ class Books:
     # ---- after the event ---------------------------------------------------------------------
 
     def _check(self, at: float, server: ServerCore) -> None:
-        held = sum(self._buffered.values())
-        if self._cap is not None:
-            self.peak = max(self.peak, held)
-            alive = sum(1 for granted in self._granted.values() if self._is_alive(granted, at))
-            if held + alive > self._cap:
-                text = f"{held} batches and {alive} credits, {self._cap} are allowed"
-                raise LawBroken("cap", text)
+        self._credits.check(at)
+        if not self._restored:
+            self._credits.check_nobody_waits(at, self._samples)
         if self._awaiting and self._at_once and server.training.slot.free:
             text = f"the engine is idle, and {list(self._awaiting)} wait for an answer"
             raise LawBroken("answers", text)
         scheduled, progress = server.training.scheduler.buffered, server.progress
-        if scheduled != held:
+        if scheduled != (held := self._credits.held):
             raise LawBroken("counters", f"{scheduled} batches are counted, {held} have come")
         if server.version != self.version:
             raise LawBroken("counters", f"version {server.version} after {self.version} merges")
@@ -323,6 +332,3 @@ class Books:
         late = [d for d, at in self._refused.items() if self.version - at >= self._may_wait]
         if late:
             raise LawBroken("answers", f"others go on before {late} are answered")
-
-    def _is_alive(self, granted: float, now: float) -> bool:
-        return self._timeout is None or now < granted + self._timeout
