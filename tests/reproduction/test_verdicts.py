@@ -8,7 +8,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.paper_numbers import NUMBERS, Measure, PaperNumber, number
 from fedoptima.reproduction.catalogue import read_catalogue
 from fedoptima.reproduction.document import Reproduction, as_markdown, table_of
-from fedoptima.reproduction.ours import Results, figure_of, ours
+from fedoptima.reproduction.ours import Results, beside, figure_of, ours
 from fedoptima.reproduction.planned import Choice, Planned, queue
 from fedoptima.reproduction.records import Made, Record, Records
 from fedoptima.reproduction.verdicts import Row, Verdict, read_reasons, rows, verdict_of
@@ -79,10 +79,14 @@ def test_ratios_are_taken_seed_by_seed(tmp_path: Path) -> None:
 
 def test_the_best_of_the_others_counts_for_throughput(tmp_path: Path) -> None:
     speeds = {"fedoptima": 100.0, "fedasync": 70.0, "fl": 20.0, "pipar": 65.0}
-    values = {f"a_image: {m}": {"device_throughput": s} for m, s in speeds.items()}
+    values = {
+        f"a_image: {m}": {"useful_throughput": s, "device_throughput": 2 * s}
+        for m, s in speeds.items()
+    }
     results = recorded(tmp_path, "throughput-image", values)
     assert ours(number("a_image.throughput.fedasync"), results) == [0.7]
     assert ours(number("a_image.throughput.others"), results) == [0.7]
+    assert beside(number("a_image.throughput.fedasync"), results) == "in device samples: 0.70"
 
 
 def test_times_are_those_to_a_similar_accuracy_and_never_is_told(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from fedoptima.reproduction.records import Record, Records
 
 FEDOPTIMA = "fedoptima"
 WORKLOADS = ("a_image", "b_image", "a_text", "b_text")
-_THROUGHPUT = "device_throughput"
+USEFUL, ON_DEVICES = "useful_throughput", "device_throughput"
 _MEMORY = 8e9  # bytes
-_CHURN = "fleet.churn.leave_probability"
 
 Value = float | None  # None: never, the accuracy was not reached
 BySeed = Mapping[int, Record]
@@ -29,12 +28,13 @@ class Results:
 
     queue: Mapping[str, Sequence[Planned]]
     records: Records
+    fleet: str = ""  # what workloads on another fleet end with
 
     def of(self, figure: str, workload: str) -> dict[Case, dict[int, Record]]:
         found: dict[Case, dict[int, Record]] = {}
         for run in self.queue.get(figure, ()):
             record = self.records.get(run.id)
-            if run.workload == workload and record is not None:
+            if run.workload == f"{workload}{self.fleet}" and record is not None:
                 found.setdefault(run.case, {})[run.seed] = record
         return found
 
@@ -75,6 +75,31 @@ def ours(stated: PaperNumber, results: Results) -> list[Value]:
     return _HOW[stated.measure](stated, results)
 
 
+def beside(stated: PaperNumber, results: Results) -> str:
+    """What a reader will ask next; empty: nothing."""
+    workload = str(stated.workload)
+    match stated.measure:
+        case Measure.THROUGHPUT_RATIO:
+            return _said("in device samples", throughput_ratio(stated, results, ON_DEVICES))
+        case Measure.RETENTION:
+            said = [
+                _said("in device samples", retention(results, workload, stated.method, ON_DEVICES))
+            ]
+            if stated.method != FEDOPTIMA:
+                said.append(_said("PiPar", retention(results, workload, "pipar", USEFUL)))
+            return "; ".join(filter(None, said))
+        case Measure.SERVER_IDLE_REDUCTION | Measure.DEVICE_IDLE_REDUCTION:
+            server = stated.measure is Measure.SERVER_IDLE_REDUCTION
+            found = {w: idle_reduction(results, w, server=server) for w in WORKLOADS}
+            return ", ".join(f"{w} {100 * v:.0f} %" for w, v in found.items() if v is not None)
+    return ""
+
+
+def _said(what: str, values: Sequence[Value]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{what}: {fmean(known):.2f}" if known else ""
+
+
 # ---- training ------------------------------------------------------------------------------------
 
 
@@ -104,12 +129,12 @@ def _best(seeds: BySeed) -> list[Value]:
 
 
 def _gain(stated: PaperNumber, results: Results) -> list[Value]:
-    workload = str(stated.workload)
-    counter = results.method("scheduler", workload, FEDOPTIMA, scheduler="counter")
-    fifo = results.method("scheduler", workload, FEDOPTIMA, scheduler="fifo")
-    return _by_seed(
-        counter, fifo, lambda a, b: _figure(a, "best_accuracy") - _figure(b, "best_accuracy")
+    counter, fifo = (
+        results.method("scheduler", str(stated.workload), FEDOPTIMA, scheduler=name)
+        for name in ("counter", "fifo")
     )
+    both = [(counter[seed], fifo[seed]) for seed in counter if seed in fifo]
+    return [_figure(a, "best_accuracy") - _figure(b, "best_accuracy") for a, b in both]
 
 
 def _hours(stated: PaperNumber, results: Results) -> list[Value]:
@@ -142,15 +167,17 @@ def target_of(reference: Iterable[Record]) -> float:
 
 
 def _throughput_ratio(stated: PaperNumber, results: Results) -> list[Value]:
+    return throughput_ratio(stated, results, USEFUL)
+
+
+def throughput_ratio(stated: PaperNumber, results: Results, measure: str) -> list[Value]:
+    """Of samples as ``measure`` counts them."""
     figure, workload = figure_of(stated), str(stated.workload)
     against = results.method(figure, workload, stated.against)
     if stated.method != OTHERS:
-        mine = results.method(figure, workload, stated.method)
-        return _by_seed(
-            mine, against, lambda a, b: _measured(a, _THROUGHPUT) / _measured(b, _THROUGHPUT)
-        )
+        return _ratios(results.method(figure, workload, stated.method), against, measure)
     ratios = [
-        _by_seed(seeds, against, lambda a, b: _measured(a, _THROUGHPUT) / _measured(b, _THROUGHPUT))
+        _ratios(seeds, against, measure)
         for case, seeds in results.of(figure, workload).items()
         if case.method != stated.against
     ]
@@ -181,24 +208,26 @@ def idle_reduction(results: Results, workload: str, *, server: bool) -> Value:
 
 def _retention(stated: PaperNumber, results: Results) -> list[Value]:
     """R(0.5), over the throughput at p = 0 with changing bandwidths."""
-    return retention(results, str(stated.workload), stated.method, 0.5)
+    return retention(results, str(stated.workload), stated.method, USEFUL)
 
 
-def retention(results: Results, workload: str, method: str, p: float) -> list[Value]:
+def retention(
+    results: Results, workload: str, method: str, measure: str, p: float = 0.5
+) -> list[Value]:
     figure = f"unstable-{workload[0]}"
     at, stable = (
         results.method(figure, workload, method, leave_probability=each) for each in (p, 0.0)
     )
-    return _by_seed(at, stable, lambda a, b: _measured(a, _THROUGHPUT) / _measured(b, _THROUGHPUT))
+    return _ratios(at, stable, measure)
 
 
 def _communication(stated: PaperNumber, results: Results) -> list[Value]:
-    workload = str(stated.workload)
-    mine = results.method("communication", workload, stated.method)
-    against = results.method("communication", workload, stated.against)
-    return _by_seed(
-        mine, against, lambda a, b: _measured(a, "traffic") / _measured(b, "traffic") - 1
+    mine, against = (
+        results.method("communication", str(stated.workload), method)
+        for method in (stated.method, stated.against)
     )
+    ratios = _ratios(mine, against, "traffic")
+    return [None if ratio is None else ratio - 1 for ratio in ratios]
 
 
 def _devices_in_memory(stated: PaperNumber, results: Results) -> list[Value]:
@@ -245,8 +274,11 @@ _HOW: Mapping[Measure, Callable[[PaperNumber, Results], list[Value]]] = {
 # ---- of records ----------------------------------------------------------------------------------
 
 
-def _by_seed(mine: BySeed, against: BySeed, how: Callable[[Record, Record], float]) -> list[Value]:
-    return [how(mine[seed], against[seed]) for seed in mine if seed in against]
+def _ratios(mine: BySeed, against: BySeed, measure: str) -> list[Value]:
+    """By seed; none of runs that were recorded before there was such a measure."""
+    read = MEASURES[measure].of
+    pairs = [(read(mine[seed]), read(against[seed])) for seed in mine if seed in against]
+    return [a / b for a, b in pairs if a is not None and b]
 
 
 def _measured(record: Record, name: str) -> float:

@@ -17,14 +17,16 @@ from fedoptima.reproduction.records import Made, Record, plan_record
 def timed_plan(planned: Planned, made: Made) -> Record:
     """The data are not part of it: a stand-in of their shape is enough to profile a model."""
     experiment = prepare(planned.recipe, dry=True)
-    experiment = replace(experiment, workload=replace(experiment.workload, stored_costs=None))
-    began = time.process_time()
-    plan = experiment.plan()
-    seconds = time.process_time() - began
+    times = []
+    for _ in range(2):  # the first call in a process also loads parts of torch
+        fresh = replace(experiment, workload=replace(experiment.workload, stored_costs=None))
+        began = time.process_time()
+        plan = fresh.plan()
+        times.append(time.process_time() - began)
     return plan_record(
         planned,
         made,
-        seconds=seconds,
+        seconds=min(times),
         split=(plan.split, plan.blocks[plan.split - 1].name),
         candidates=[(row.name, row.train_seconds, row.transfer_seconds) for row in plan.table],
     )

@@ -6,7 +6,7 @@ Reasons are in a small file, ``reasons.toml``. Each names what shows it: a test,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,9 +16,10 @@ from fedoptima.config.fleet import Strict
 from fedoptima.config.load import read_toml, validate
 from fedoptima.core.errors import ConfigError
 from fedoptima.paper_numbers import NUMBERS, Measure, PaperNumber
-from fedoptima.reproduction.ours import Results, Value, figure_of, ours
+from fedoptima.reproduction.ours import Results, Value, beside, figure_of, ours
 
 REASONS = "reasons.toml"
+FITTED = "_fitted"  # what workloads on the fleet that is fitted to the paper end with
 POINTS = 0.01  # accuracies that differ by less agree
 SHARE = 0.2  # other numbers that differ by less than this share agree
 _SHARES = (
@@ -56,7 +57,9 @@ class _Reasons(Strict):
 class Row:
     stated: PaperNumber
     values: Sequence[Value]  # by seed
-    reason: Reason | None
+    reason: Reason | None = None
+    fitted: Sequence[Value] = ()  # on the fleet that is fitted to the paper
+    beside: str = ""  # what else belongs to it
 
     @property
     def figure(self) -> str:
@@ -74,23 +77,38 @@ class Row:
 
     @property
     def ours(self) -> str:
-        reached = [value for value in self.values if value is not None]
-        if not self.values:
-            return "-"
-        if not reached:
-            return "never"
-        text = shown(self.stated.measure, fmean(reached))
-        if len(reached) > 1 and stdev(reached) > 0:
-            text += f" ± {shown(self.stated.measure, stdev(reached))}"
-        some = (
-            "" if len(reached) == len(self.values) else f" ({len(reached)} of {len(self.values)})"
-        )
-        return text + some
+        return _with_spread(self.stated.measure, self.values)
+
+    @property
+    def ours_fitted(self) -> str:
+        return _with_spread(self.stated.measure, self.fitted)
+
+
+def _with_spread(measure: Measure, values: Sequence[Value]) -> str:
+    reached = [value for value in values if value is not None]
+    if not values:
+        return "-"
+    if not reached:
+        return "never"
+    text = shown(measure, fmean(reached))
+    if len(reached) > 1 and stdev(reached) > 0:
+        text += f" ± {shown(measure, stdev(reached)).lstrip('+')}"
+    return text if len(reached) == len(values) else f"{text} ({len(reached)} of {len(values)})"
 
 
 def rows(results: Results, reasons: Mapping[str, Reason]) -> list[Row]:
     """One for each number that the paper states, in its order."""
-    return [Row(each, ours(each, results), reasons.get(each.key)) for each in NUMBERS]
+    fitted = replace(results, fleet=FITTED)
+    return [
+        Row(
+            each,
+            ours(each, results),
+            reasons.get(each.key),
+            ours(each, fitted),
+            beside(each, results),
+        )
+        for each in NUMBERS
+    ]
 
 
 def verdict_of(stated: PaperNumber, values: Sequence[Value]) -> Verdict:
