@@ -103,6 +103,18 @@ def test_a_plan_is_timed_and_its_candidates_are_kept(catalogue: Catalogue, tmp_p
     assert [name for name, _, _ in record.candidates][record.split - 1] == record.split_after
 
 
+def test_a_dry_run_without_churn_is_the_same_with_every_seed(
+    catalogue: Catalogue, tmp_path: Path
+) -> None:
+    records = worked_off(catalogue, ["cap"], tmp_path / "out", seeds=2)
+    found = [records.get(run.id) for run in runs(catalogue, "cap", seeds=2)]
+    by_label: dict[str, set[str]] = {}
+    for record in found:
+        assert record is not None
+        by_label.setdefault(record.case.label, set()).add(record.trace_digest)
+    assert {len(digests) for digests in by_label.values()} == {1}
+
+
 def test_a_thinned_curve_keeps_its_ends_and_the_times_near_its_best() -> None:
     curve = [(float(t), t / 10, 0.9 * (1 - 0.97**t)) for t in range(400)]
     few = thinned(curve)
