@@ -99,7 +99,9 @@ def measured(network: nn.Module, example: Tensor, classes: int, most: int | None
         variant: MeasuredCosts(
             network,
             example,
-            PlanSettings(ServerTraining.SHARED, 1, classes, seed=0, auxiliary=variant),
+            PlanSettings(
+                ServerTraining.SHARED, 1, classes, seed=0, auxiliary=variant, traffic=True
+            ),
         )
         for variant in DEPTHS
     }

@@ -9,12 +9,14 @@ from fedoptima.analysis.memory import (
     MemoryAccount,
     memory_of_copies,
     memory_of_shared,
+    training_memory,
 )
 from fedoptima.analysis.server_state import ServerState
 from fedoptima.core.effects import Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
 from fedoptima.core.jobs import CloseCopy, OpenCopy
 from fedoptima.core.messages import ActivationBatch, Failed
+from fedoptima.core.plan import BlockProfile
 from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 from tests.analysis.stories import (
@@ -209,3 +211,24 @@ def test_a_devices_own_records_say_nothing_about_the_server(server: Server) -> N
     message = ActivationBatch(0, blob("x", 200))
     server.tell(told(1.0, A, Received(SERVER, 1, message), Send(SERVER, 1, message)))
     assert server.now == BASE
+
+
+SIDE = [
+    BlockProfile("a", 0, 0, 4, 4, 10, 40, saved_bytes=100),
+    BlockProfile("b", 0, 0, 4, 4, 15, 60, saved_bytes=50),
+]
+
+
+def test_training_adds_gradients_optimiser_state_and_what_autograd_keeps_to_the_formula() -> None:
+    shared = training_memory(SIDE, batch=8, activation=30, waiting=6)
+    assert shared.formula == memory_of_shared(100, 30, 6)
+    assert (shared.optimiser, shared.gradients, shared.autograd) == (100, 100, 8 * 150)
+    assert shared.total == shared.formula + 100 + 100 + 1200
+
+
+def test_every_copy_has_an_optimiser_of_its_own_and_steps_at_once_a_graph_each() -> None:
+    copies = training_memory(SIDE, batch=8, activation=30, waiting=5, copies=5, state=2)
+    assert copies.formula == memory_of_copies(100, 30, 5)
+    assert (copies.optimiser, copies.gradients, copies.autograd) == (5 * 2 * 100, 100, 1200)
+    at_once = training_memory(SIDE, batch=8, activation=30, waiting=5, copies=5, steps=5)
+    assert (at_once.gradients, at_once.autograd) == (500, 6000)

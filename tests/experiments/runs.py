@@ -28,6 +28,15 @@ FLEET: Options = {
         {"name": "fast", "gflops": 0.006, "mbps": 2.0},
     ],
 }
+COSTS: Options = {"memory_gb_s": 0.01, "overhead_ms": 1.0, "serialization_gb_s": 0.001}
+# All that a node can pay for, and a server's link that three devices have to share.
+CHARGED: Options = {
+    "server": {"gflops": 0.05, "mbps": 1.0, **COSTS},
+    "devices": [
+        {"name": name, "gflops": speed, "mbps": 2.0, **COSTS}
+        for name, speed in (("slow", 0.001), ("middle", 0.002), ("fast", 0.006))
+    ],
+}
 CHURN: Options = {"every": 0.05, "leave_probability": 0.3, "mbps": [1.0, 3.0]}
 TRAINING: Options = {
     "batch_size": 8,

@@ -61,6 +61,18 @@ def test_more_devices_are_like_the_last_one_under_names_of_their_own() -> None:
     assert fleet.server.flops_per_second == pytest.approx(7e9)
 
 
+def test_what_work_costs_stays_with_the_devices_and_the_server() -> None:
+    costs = {"memory_gb_s": 4.0, "overhead_ms": 5.0, "serialization_gb_s": 0.5}
+    groups = [{"name": "a", "gflops": 0.1, **costs}]
+    more = with_devices(
+        recipe(fleet={"server": {"gflops": 7.0, "mbps": 80.0, **costs}, "devices": groups}), 2
+    )
+    fleet = build_fleet(more.fleet, more.seed)
+    for node in (fleet.server, *fleet.devices.values()):
+        assert (node.memory, node.overhead, node.serialization) == (4e9, 0.005, 5e8)
+    assert (fleet.server.up, fleet.server.down) == (1e7, 1e7)
+
+
 def test_a_recipe_without_a_fleet_needs_a_number() -> None:
     assert device_names(with_devices(recipe(fleet=None), 2)) == ["device-1", "device-2"]
     with pytest.raises(ConfigError, match="--devices N"):

@@ -20,7 +20,7 @@ from fedoptima.core.jobs import (
 )
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import NodeId, Payload, PayloadId
-from fedoptima.preprocess.job_costs import JobCosts
+from fedoptima.preprocess.job_costs import JobCosts, Rates
 
 DATA = Payload(PayloadId("x"), 0)
 D = NodeId("d")
@@ -64,3 +64,61 @@ def test_a_model_trained_whole_costs_all_of_its_blocks() -> None:
     costs = JobCosts(WHOLE)
     assert costs.flops(FullStep(0), batch=8) == (100 + 200 + 1000 + 3000) * 8
     assert costs.flops(ExportModel(), batch=8) == 57
+
+
+def moving(name: str, forward: int, backward: int, parameters: int) -> BlockProfile:
+    """Blocks without FLOPs, whose weights have 4 bytes."""
+    return BlockProfile(
+        *(name, 0, 0, 10, 10, parameters, 4 * parameters),
+        forward_moved=forward,
+        backward_moved=backward,
+    )
+
+
+MOVING = (moving("a", 100, 200, 7), moving("b", 1000, 3000, 50))
+TRAFFIC = Plan(MOVING, 1, "default", moving("aux", 10, 30, 3), "paper", ())
+STEP = (3 + 2) * 4  # bytes for a weight: gradient, weight and momentum read, the latter two written
+
+
+@pytest.mark.parametrize(
+    ("job", "moved"),
+    [
+        (Forward(0), 100 * 8 + 28),
+        (Forward(0, 1, 4), 100 * 2 + 28),
+        (AuxiliaryStep(0), (10 + 30 + 200) * 8 + 3 * 12 + 2 * 28 + STEP * 10),
+        (Backward(0, 0, DATA), 200 * 8 + 2 * 28 + STEP * 10),
+        (Backward(0, 0, DATA, False, 4), 200 * 2 + 2 * 28),
+        (LoadModel(DATA, 0.0), 2 * 40),
+        (ExportModel(), 2 * 40),
+        (ServerStep(D, 1, 0, DATA, 0.0), 4000 * 8 + 3 * 200 + STEP * 50),
+        (ServerStep(D, 1, 0, DATA, 0.0, True, 0, 2), 4000 * 4 + 3 * 200),
+        (ServerStep(D, 1, 0, DATA, 0.0, True, 1, 2), 4000 * 4 + 3 * 200 + STEP * 50),
+        (Merge(0.5, PARTS, (D,)), 3 * 40),
+        (Merge(0.0, PARTS * 3, (D,)), 5 * 40),
+        (OpenCopy(D, 1), 2 * 200),
+        (CloseCopy(D), 0),
+        (Prepare(""), 0),
+        (PlanRun(()), 0),
+    ],
+)
+def test_a_job_moves_the_bytes_of_its_operations_its_weights_and_its_optimiser(
+    job: Job, moved: float
+) -> None:
+    costs = JobCosts(TRAFFIC, device_state=1, server_state=1)
+    assert costs.moved(job, batch=8) == moved
+    assert costs.seconds(job, 8, Rates(1e300, memory=2.0, overhead=0.5)) == moved / 2 + 0.5
+    assert costs.seconds(job, 8, Rates(1e300)) == pytest.approx(0.0)
+
+
+def test_copies_of_the_server_side_are_merged_and_refreshed_as_well() -> None:
+    costs = JobCosts(TRAFFIC, copies=True)
+    merged = 4 * (40 + 200)  # two updates and the global model are read, the result is written
+    assert costs.moved(Merge(0.5, PARTS * 2, ()), batch=8) == merged
+    assert costs.moved(Merge(0.5, PARTS * 2, (D,)), batch=8) == merged + 2 * 200
+
+
+@pytest.mark.parametrize(("state", "passes"), [(0, 3), (1, 5), (2, 7)])
+def test_an_optimisers_step_moves_what_it_keeps_for_each_weight(state: int, passes: int) -> None:
+    whole = Plan(MOVING, 2, "none", None, "paper", ())
+    step = JobCosts(whole, device_state=state).moved(FullStep(0), batch=0)
+    assert step == (3 + passes) * 4 * 57

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -114,3 +115,66 @@ def test_a_block_without_weights_costs_nothing() -> None:
 def test_profiling_without_a_sample_is_refused(example: object) -> None:
     with pytest.raises(ConfigError, match="at least one sample"):
         profile_module(nn.Flatten(), example)
+
+
+# ---- bytes that operations move ------------------------------------------------------------------
+
+
+def moved(module: nn.Module, example: torch.Tensor) -> tuple[int, int]:
+    cost = profile_module(module, example, traffic=True)
+    return cost.forward_moved, cost.backward_moved
+
+
+def test_an_activation_function_reads_and_writes_its_tensor_and_backward_one_more() -> None:
+    assert moved(nn.ReLU(), torch.rand(2, 5)) == (2 * 5 * 4, 3 * 5 * 4)
+
+
+def test_weights_are_not_counted_for_every_sample() -> None:
+    # forward 3 in, 4 out; backward for the input 4, 3, for the weight 4, 3, for the bias 4
+    assert moved(nn.Linear(3, 4), torch.rand(2, 3)) == (7 * 4, 18 * 4)
+
+
+def test_views_move_nothing() -> None:
+    assert moved(nn.Flatten(), torch.rand(2, 3, 4)) == (0, 0)
+
+
+def test_an_element_of_a_window_that_is_searched_counts_as_a_vector() -> None:
+    forward, backward = moved(nn.MaxPool2d(2), torch.rand(2, 1, 4, 4))
+    assert forward == 16 * 32
+    assert backward == (4 + 16) * 4 + 4 * 8 + 16 * 4  # gradient, input, indices; gradient
+
+
+def test_dropout_moves_bytes_though_it_has_no_flops() -> None:
+    forward, backward = moved(nn.Dropout(0.5), torch.rand(4, 8))
+    assert forward > 2 * 8 * 4
+    assert backward > 0
+
+
+def test_bytes_are_counted_per_sample_and_only_where_they_are_asked_for() -> None:
+    small, large = torch.rand(2, 3, 32, 32), torch.rand(3, 3, 32, 32)
+    counted = profile(cuttable(vgg5(), small), small, traffic=True)
+    assert profile(cuttable(vgg5(), large), large, traffic=True) == counted
+    plain = profile(cuttable(vgg5(), small), small)
+    assert all(block.forward_moved == block.backward_moved == 0 for block in plain.blocks)
+    without = [replace(b, forward_moved=0, backward_moved=0, saved_bytes=0) for b in counted.blocks]
+    assert without == list(plain.blocks)
+    assert all(block.forward_moved > 0 and block.backward_moved > 0 for block in counted.blocks)
+
+
+def test_what_autograd_keeps_is_counted_once_however_many_blocks_use_it() -> None:
+    """Block by block as much as of the whole model; parameters and the input are not in it."""
+    model, example = vgg5(), torch.rand(4, 3, 32, 32)
+    known = {t.untyped_storage().data_ptr() for t in (example, *model.parameters())}
+    found: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.shape[:1] == example.shape[:1]:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = model.train()(example)
+    kept = sum(size for place, size in found.items() if place not in known) + output.nbytes
+    blocks = profile(cuttable(model, example), example, traffic=True).blocks
+    assert sum(block.saved_bytes for block in blocks) * 4 == pytest.approx(kept, rel=0.02)

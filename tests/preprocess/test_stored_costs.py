@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from fedoptima.core.method import ServerTraining
-from fedoptima.core.plan import Objective
+from fedoptima.core.plan import Objective, Plan
 from fedoptima.models.registry import MODELS, build_model
 from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.sides import MeasuredCosts
@@ -48,6 +49,21 @@ def test_the_plan_is_the_same(
     assert stored is not None
     measured = MeasuredCosts(build_model("vgg5", data.facts, {}), example, settings)
     assert make_plan(stored, SPEEDS, settings) == make_plan(measured, SPEEDS, settings)
+
+
+def test_a_plan_says_what_moves_in_memory_only_where_somebody_pays_for_it() -> None:
+    data, example = next(datasets_for("vgg5"))
+    plain = PlanSettings(ServerTraining.SHARED, 20, data.classes, seed=1, auxiliary="default")
+    stored = find_costs("vgg5", data.facts, "default")
+    assert stored is not None
+    assert "moved" not in make_plan(stored, SPEEDS, plain).to_json()
+    charged = replace(plain, traffic=True)
+    plan = make_plan(stored, SPEEDS, charged)
+    assert plan.auxiliary_profile is not None
+    assert all(b.backward_moved > 0 for b in (*plan.blocks, plan.auxiliary_profile))
+    assert Plan.from_json(plan.to_json()) == plan
+    network = build_model("vgg5", data.facts, {})
+    assert plan == make_plan(MeasuredCosts(network, example, charged), SPEEDS, charged)
 
 
 def test_what_is_not_stored_has_to_be_measured() -> None:

@@ -19,7 +19,7 @@ from fedoptima.engine.checkpoint import newest_checkpoint
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.simulated_run import Interrupted, SimulationWatch
-from tests.experiments.runs import CHURN, FLEET, TRAINING, data, network, run
+from tests.experiments.runs import CHARGED, CHURN, FLEET, TRAINING, data, network, run
 
 OPTIMIZER = {"name": "adam", "learning_rate": 0.01}
 ADAM = {**TRAINING, "device": OPTIMIZER, "server": OPTIMIZER}
@@ -50,7 +50,10 @@ RUNS: dict[str, dict[str, object]] = {
     "robust fedoptima": {"method": {"name": "fedoptima", "robust": "refuse"}, "fleet": EIGHT},
     "robust oafl": {"method": {"name": "oafl", "robust": "refuse"}, "fleet": EIGHT},
     "robust fl": {"method": {"name": "fl", "robust": "trimmed_mean"}, "fleet": EIGHT},
+    "a shared link and all costs": {"fleet": {**CHARGED, "changes": CUTS}},
+    "splitfed over a shared link": {"fleet": {**CHARGED, "churn": CHURN}, "method": "splitfed"},
     "dry": {"dry": True},
+    "dry with all costs": {"dry": True, "fleet": CHARGED},
     "dry with churn": {"dry": True, "fleet": {**FLEET, "churn": CHURN}},
 }
 

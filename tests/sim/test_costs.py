@@ -14,7 +14,8 @@ from fedoptima.core.jobs import (
 )
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.sim.costs import FlopCosts
+from fedoptima.preprocess.job_costs import JobCosts
+from fedoptima.sim.costs import NodeCosts
 from fedoptima.sim.fleet import NodeSpec
 
 DATA = Payload(PayloadId("x"), 0)
@@ -35,9 +36,9 @@ PLAN = Plan(
 )
 
 
-def costs(**seconds: float) -> FlopCosts:
+def costs(**seconds: float) -> NodeCosts:
     devices = {D: NodeSpec(100.0, seconds), E: NodeSpec(400.0, {})}
-    return FlopCosts(lambda: PLAN, NodeSpec(2000.0, seconds), devices, {D: 8, E: 3})
+    return NodeCosts(lambda: JobCosts(PLAN), NodeSpec(2000.0, seconds), devices, {D: 8, E: 3})
 
 
 @pytest.mark.parametrize(
@@ -69,9 +70,21 @@ def test_a_time_measured_for_a_batch_is_divided_among_its_parts() -> None:
 
 
 def test_a_plan_is_not_asked_for_before_there_is_one() -> None:
-    def none_yet() -> Plan:
+    def none_yet() -> JobCosts:
         raise AssertionError("asked too early")
 
-    early = FlopCosts(none_yet, NodeSpec(1.0, {}), {D: NodeSpec(1.0, {})}, {D: 1})
+    early = NodeCosts(none_yet, NodeSpec(1.0, {}), {D: NodeSpec(1.0, {})}, {D: 1})
     assert early.seconds(SERVER, PlanRun(())) == 0.0
     assert early.seconds(D, Prepare("")) == 0.0
+
+
+def test_memory_and_overhead_are_paid_by_the_nodes_that_have_them() -> None:
+    devices = {D: NodeSpec(100.0, {}, memory=50.0, overhead=0.25), E: NodeSpec(400.0, {})}
+    server = NodeSpec(2000.0, {"merge": 3.0}, overhead=0.5)
+    made = NodeCosts(lambda: JobCosts(PLAN), server, devices, {D: 8, E: 3})
+    forward = 28  # bytes of the weights, which are read; the plan's operations move nothing
+    assert made.seconds(D, Forward(0)) == pytest.approx(100 * 8 / 100 + forward / 50 + 0.25)
+    assert made.seconds(E, Forward(0)) == 100 * 3 / 400
+    step = ServerStep(D, 1, 0, DATA, 0.0)
+    assert made.seconds(SERVER, step) == pytest.approx(4000 * 8 / 2000 + 0.5)
+    assert made.seconds(SERVER, Merge(0.5, (), ())) == 3.0  # a measured time is all of it

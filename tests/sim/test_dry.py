@@ -8,7 +8,7 @@ import torch
 from fedoptima.core.events import Evaluated
 from fedoptima.sim.dry import part_size
 from fedoptima.trace.record import Record
-from tests.experiments.runs import CHURN, FLEET, set_up, without_metrics
+from tests.experiments.runs import CHARGED, CHURN, FLEET, set_up, without_metrics
 
 METHODS = [
     {"name": "fedoptima"},
@@ -41,6 +41,16 @@ def test_a_dry_run_makes_the_trace_of_the_real_one(
     assert len(real) == len(dry_one)
     for left, right in zip(real, dry_one, strict=True):
         assert without_metrics(left) == right
+
+
+@pytest.mark.parametrize("name", ["fedoptima", "splitfed", "pipar"])
+def test_so_it_does_where_nodes_pay_for_all_they_can(name: str) -> None:
+    traces: list[list[Record]] = []
+    for dry in (False, True):
+        records: list[Record] = []
+        set_up(records, dry=dry, method={"name": name}, fleet=CHARGED).simulation.run()
+        traces.append([without_metrics(record) for record in records])
+    assert traces[0] == traces[1]
 
 
 @pytest.mark.parametrize("whole", [1, 5, 7, 12])

@@ -8,7 +8,7 @@ from fedoptima.config.fleet import FleetConfig
 from fedoptima.config.load import validate
 from fedoptima.core.errors import ConfigError
 from fedoptima.sim.faults import Change, Churn
-from fedoptima.sim.fleet import Fleet, about, build_fleet, presets
+from fedoptima.sim.fleet import Fleet, NodeSpec, about, build_fleet, charges_memory, presets
 
 
 def fleet(**table: object) -> Fleet:
@@ -44,6 +44,51 @@ def test_one_device_keeps_its_groups_name_and_units_become_flops_and_bytes() -> 
     assert spec.latency == 0.02
     assert spec.joins_at == 3
     assert dict(spec.seconds) == {"forward": 0.5}
+
+
+def test_what_work_and_messages_cost_besides_flops_and_links_is_in_bytes_and_seconds() -> None:
+    costs = {"memory_gb_s": 4.0, "overhead_ms": 5.0, "serialization_gb_s": 0.5}
+    devices = [{"name": "a", "gflops": 1.0, **costs}, {"name": "b", "gflops": 1.0}]
+    built = fleet(server={**SERVER, "mbps": 80.0, "serialization_gb_s": 1.0}, devices=devices)
+    device, plain = built.devices["a"], built.devices["b"]
+    assert (device.memory, device.overhead, device.serialization) == (4e9, 0.005, 5e8)
+    assert (plain.memory, plain.overhead, plain.serialization) == (None, 0.0, None)
+    assert (built.server.up, built.server.down, built.server.memory) == (1e7, 1e7, None)
+    assert built.packing("a") == pytest.approx(1 / 5e8 + 1 / 1e9)
+    assert built.packing("b") == 1 / 1e9
+
+
+def test_a_slower_device_is_slower_in_all_that_it_does() -> None:
+    costs = {"memory_gb_s": 4.0, "overhead_ms": 5.0, "serialization_gb_s": 0.5}
+    devices = [{"name": "a", "gflops": 1.0, **costs}]
+    slow = fleet(server=SERVER, devices=devices, scale=0.5).devices["a"]
+    assert (slow.memory, slow.overhead, slow.serialization) == (2e9, 0.01, 2.5e8)
+
+
+def test_a_node_twice_as_fast_takes_half_the_time_for_all_it_does() -> None:
+    spec = NodeSpec(1.0, {"merge": 4.0}, up=5.0, memory=2.0, overhead=0.5, serialization=3.0)
+    assert spec.times(2) == NodeSpec(
+        2.0, {"merge": 2.0}, up=5.0, memory=4.0, overhead=0.25, serialization=6.0
+    )
+    assert NodeSpec(1.0, {}).times(2) == NodeSpec(2.0, {})
+
+
+@pytest.mark.parametrize(
+    ("server", "device", "charged"),
+    [({}, {}, False), ({"memory_gb_s": 9.0}, {}, True), ({}, {"memory_gb_s": 1.0}, True)],
+)
+def test_memory_is_charged_where_a_node_has_a_bandwidth(
+    server: dict[str, object], device: dict[str, object], charged: bool
+) -> None:
+    devices = [{"name": "a", "gflops": 1.0, **device}]
+    table = {"server": {**SERVER, **server}, "devices": devices}
+    assert charges_memory(validate(FleetConfig, table, "fleet.toml")) == charged
+
+
+def test_a_run_without_a_fleet_and_the_guessed_testbeds_charge_no_memory() -> None:
+    assert not charges_memory(None)
+    for preset in ("testbed_a", "testbed_b", "uniform"):
+        assert not charges_memory(validate(FleetConfig, {"preset": preset}, "fleet.toml"))
 
 
 def test_those_who_join_later_are_not_waited_for_at_the_start() -> None:

@@ -16,8 +16,8 @@ from fedoptima.core.messages import (
     is_bulk,
     nbytes,
 )
-from fedoptima.core.types import Payload, PayloadId
-from fedoptima.sim.network import Envelope, Link
+from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.sim.network import Envelope, Link, Passing, ServerLink
 from fedoptima.testing.world import Description, Device, World
 from tests.support.bench import payload
 from tests.support.rows import FULL, fedoptima
@@ -127,6 +127,55 @@ def test_a_broken_connection_takes_its_envelopes_with_it() -> None:
     assert link.done_at() == 13.0
 
 
+def test_packing_at_both_ends_takes_its_time_beside_the_transfer() -> None:
+    link = Link(100.0, 0.0, packing=0.01)
+    link.put(bulk(1000), 0.0)
+    assert link.done_at() == pytest.approx(10.0 + 10.0)
+    link.set_bandwidth(50.0, 10.0)  # a half is through
+    assert link.done_at() == pytest.approx(10.0 + 10.0 + 5.0)
+
+
+# ---- the server's own link -----------------------------------------------------------------------
+
+ONE, TWO = NodeId("one"), NodeId("two")
+
+
+def test_a_message_that_finds_the_servers_link_free_is_not_held_up() -> None:
+    shared = ServerLink(100.0)
+    assert not shared.enter(Passing(ONE, bulk(1000)), seconds=20.0, now=20.0)
+    assert not shared.enter(Passing(ONE, bulk(1000)), seconds=20.0, now=40.0)
+    assert shared.done_at() is None
+
+
+def test_devices_that_send_at_once_share_the_servers_link() -> None:
+    shared = ServerLink(100.0)
+    # two links of 50 bytes per second fill it exactly, a third one is too much
+    assert [shared.enter(Passing(ONE, bulk(1000)), 20.0, 20.0) for _ in range(3)] == [
+        False,
+        False,
+        True,
+    ]
+    assert shared.done_at() == 30.0
+    assert shared.enter(Passing(TWO, bulk(1000)), 20.0, 25.0)
+    shared.take(30.0)
+    assert shared.done_at() == 40.0
+
+
+def test_a_device_alone_gets_no_more_than_the_servers_link() -> None:
+    shared = ServerLink(100.0)
+    assert shared.enter(Passing(ONE, bulk(1000)), seconds=1.0, now=1.0)
+    assert shared.done_at() == 10.0
+
+
+def test_a_model_overtakes_activations_on_the_servers_link_too() -> None:
+    shared = ServerLink(100.0)
+    shared.enter(Passing(ONE, bulk(1000)), 1.0, 1.0)
+    shared.enter(Passing(TWO, urgent(500)), 1.0, 4.0)  # 400 bytes of the batch are through
+    assert shared.done_at() == 9.0
+    assert shared.take(9.0).device == TWO
+    assert shared.done_at() == 15.0
+
+
 HAPPENINGS = st.lists(
     st.tuples(
         st.floats(0.0, 3.0),
@@ -187,3 +236,37 @@ def test_latency_delays_every_message_and_no_more_than_once() -> None:
 
     # Join up; assignment, credit and model come down together.
     assert begins(0.5) == pytest.approx(begins(0.0) + 2 * 0.5)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 9.0), st.booleans(), st.integers(65, 900)), max_size=30),
+    st.sampled_from([20.0, 100.0, 1000.0]),
+)
+def test_all_devices_together_never_get_more_than_the_servers_bandwidth(
+    sent: list[tuple[float, bool, int]], own: float
+) -> None:
+    """In any time, at most as much is through as the link carries in it."""
+    shared, now = ServerLink(100.0), 0.0
+    through: list[tuple[float, float, int]] = []  # from the first byte that can have moved, to
+
+    def advance(until: float) -> None:
+        while (done := shared.done_at()) is not None and done <= until:
+            message = shared.take(done).message
+            through.append((begun[id(message)], done, nbytes(message)))
+
+    begun: dict[int, float] = {}
+    kept = []  # so that no two messages have the same id
+    for number, (later, model, size) in enumerate(sent):
+        now += later
+        advance(now)
+        envelope = urgent(size, number) if model else bulk(size, number)
+        kept.append(envelope)
+        begun[id(envelope.message)] = now - size / own
+        if not shared.enter(Passing(ONE, envelope), size / own, now):
+            through.append((begun[id(envelope.message)], now, size))
+    advance(float("inf"))
+    assert len(through) == len(sent)
+    for start in {each[0] for each in through}:
+        for end in {each[1] for each in through}:
+            inside = sum(size for a, b, size in through if a >= start and b <= end)
+            assert inside <= 100.0 * max(0.0, end - start) * (1 + 1e-9) + 1e-6

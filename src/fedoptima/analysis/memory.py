@@ -3,11 +3,13 @@
 Counted are the global model as devices are sent it (device side and auxiliary network), the server
 side once (shared) or once per open copy and once merged, activation batches that wait and the one
 being trained on, and updates from their arrival to the end of their merge. Optimiser state and what
-a job needs only while it runs are not: the paper's formulas leave them out too.
+a job needs only while it runs are not: the paper's formulas leave them out too. `training_memory`
+adds them, from what a step keeps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedoptima.analysis.level import Level, LevelMeter
@@ -15,6 +17,7 @@ from fedoptima.analysis.server_state import ServerState
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import ActivationBatch
+from fedoptima.core.plan import BlockProfile
 from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 
@@ -27,6 +30,52 @@ def memory_of_copies(model: int, activation: int, devices: int) -> int:
 def memory_of_shared(model: int, activation: int, cap: int) -> int:
     """Eq. 3, FedOptima: ``model + omega activations``."""
     return model + cap * activation
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMemory:
+    """What a server holds while it trains, in bytes."""
+
+    models: int  # server sides
+    activations: int  # batches that wait, and those in training
+    optimiser: int  # the state of every server side that is trained
+    gradients: int  # of the weights, of steps in progress
+    autograd: int  # what these steps keep between their forward and backward passes
+
+    @property
+    def formula(self) -> int:
+        """What Eq. 2 and 3 count."""
+        return self.models + self.activations
+
+    @property
+    def total(self) -> int:
+        return self.formula + self.optimiser + self.gradients + self.autograd
+
+
+def training_memory(
+    side: Sequence[BlockProfile],
+    *,
+    batch: int,
+    activation: int,
+    waiting: int,
+    copies: int = 0,
+    state: int = 1,
+    steps: int = 1,
+) -> TrainingMemory:
+    """Of a server side that is trained on ``waiting`` batches of ``activation`` bytes.
+
+    ``copies``: devices that have a server side to themselves; 0: one for all. ``state``: tensors
+    that an optimiser keeps for each weight. ``steps``: in progress at the same time; our server
+    takes one after the other.
+    """
+    model = sum(block.parameter_bytes for block in side)
+    return TrainingMemory(
+        models=(copies + 1) * model,
+        activations=waiting * activation,
+        optimiser=max(1, copies) * state * model,
+        gradients=steps * model,
+        autograd=steps * batch * sum(block.saved_bytes for block in side),
+    )
 
 
 @dataclass(frozen=True, slots=True)

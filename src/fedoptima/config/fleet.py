@@ -23,17 +23,55 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+# What work costs besides its FLOPs, on the server and on a device.
+MemoryBandwidth = Annotated[
+    Positive | None,
+    Field(
+        description="Memory bandwidth in training, in GB/s: what operations, optimiser steps and "
+        "merges read and write takes bytes / bandwidth, besides FLOPs / speed; unset: it is part "
+        "of the sustained speed.",
+        examples=[4.0],
+    ),
+]
+Overhead = Annotated[
+    float,
+    Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="Milliseconds that every job takes besides its work.",
+        examples=[5.0],
+    ),
+]
+Serialization = Annotated[
+    Positive | None,
+    Field(
+        description="Speed at which messages are packed and unpacked here, in GB/s, besides their "
+        "transfer; unset: at once.",
+        examples=[0.5],
+    ),
+]
+
+
 class ServerConfig(Strict):
-    """The server's speed, on the virtual clock."""
+    """The server's speed, on the virtual clock, and its own link."""
 
     gflops: Positive = Field(
         description="Sustained speed in training, in GFLOP/s.", examples=[2000.0]
     )
+    mbps: Positive | None = Field(
+        default=None,
+        description="Bandwidth of the server's own link in each direction, in Mbit/s, which all "
+        "devices share; unset: not limited.",
+        examples=[1000.0],
+    )
     seconds: dict[JobName, Positive] = Field(
         default={},
-        description="Measured times of jobs; they replace FLOPs / speed.",
+        description="Measured times of jobs; they replace what is computed from speeds.",
         examples=[{"server_step": 0.02}],
     )
+    memory_gb_s: MemoryBandwidth = None
+    overhead_ms: Overhead = 0.0
+    serialization_gb_s: Serialization = None
 
 
 class DeviceGroup(Strict):
@@ -62,9 +100,12 @@ class DeviceGroup(Strict):
     )
     seconds: dict[JobName, Positive] = Field(
         default={},
-        description="Measured times of jobs; they replace FLOPs / speed.",
+        description="Measured times of jobs; they replace what is computed from speeds.",
         examples=[{"forward": 0.05, "auxiliary_step": 0.02}],
     )
+    memory_gb_s: MemoryBandwidth = None
+    overhead_ms: Overhead = 0.0
+    serialization_gb_s: Serialization = None
     joins_at: float = Field(
         default=0.0,
         ge=0,

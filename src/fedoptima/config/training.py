@@ -93,6 +93,11 @@ class OptimizerConfig(Strict):
         examples=[{"kind": "cosine"}],
     )
 
+    @property
+    def state_tensors(self) -> int:
+        """Tensors of a weight's size that it keeps; one that we do not know is taken for Adam."""
+        return int(self.momentum > 0) if self.name == "sgd" else 2
+
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> OptimizerConfig:
         if self.nesterov and self.name == "sgd" and not self.momentum:

@@ -115,6 +115,11 @@ def nbytes(message: Message) -> int:
     return ENVELOPE_BYTES + (len(message.plan) if isinstance(message, Assignment) else 0)
 
 
+def has_tensors(message: Message) -> bool:
+    """Activations, gradients and models; the others are small."""
+    return isinstance(message, _WITH_TENSORS)
+
+
 def is_bulk(message: Message) -> bool:
     """Activations and their gradients: control messages and models overtake these."""
     return isinstance(message, _BULK)

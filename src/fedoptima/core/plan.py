@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 Objective = Literal["paper", "measured"]
 
+_LEFT_OUT = ("by_formula", "forward_moved", "backward_moved", "saved_bytes")  # where empty
+
 
 @dataclass(frozen=True, slots=True)
 class BlockProfile:
@@ -26,6 +28,11 @@ class BlockProfile:
     parameter_bytes: int  # all of its state_dict: what a model update carries
     # Operations that could not be counted: their FLOPs are the elements that they write.
     by_formula: tuple[str, ...] = ()
+    # Bytes that its operations read and write, without its own parameters, which are moved once for
+    # a batch, however many samples that has. 0 where nobody pays for them.
+    forward_moved: int = 0
+    backward_moved: int = 0
+    saved_bytes: int = 0  # kept from a forward pass to its backward pass, its input not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ class Plan:
         return batches * batch + 2 * model / bytes_per_second
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self, dict_factory=_without_an_empty_list_of_formulas))
+        return json.dumps(asdict(self, dict_factory=_without_what_is_empty))
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -105,11 +112,11 @@ class Plan:
 
 
 def block_to_plain(block: BlockProfile) -> dict[str, Any]:
-    return asdict(block, dict_factory=_without_an_empty_list_of_formulas)
+    return asdict(block, dict_factory=_without_what_is_empty)
 
 
-def _without_an_empty_list_of_formulas(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: value for key, value in items if key != "by_formula" or value}
+def _without_what_is_empty(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in items if value or key not in _LEFT_OUT}
 
 
 def block_from_plain(stored: dict[str, Any]) -> BlockProfile:

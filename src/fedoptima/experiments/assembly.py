@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.device import DeviceCore
-from fedoptima.core.method import Method
+from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.plan import Plan
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.experiments.describe import Expected, describe
 from fedoptima.experiments.method_setup import server_settings
 from fedoptima.experiments.result import LastState
-from fedoptima.sim.costs import FlopCosts
+from fedoptima.preprocess.job_costs import JobCosts
+from fedoptima.sim.costs import NodeCosts
 from fedoptima.sim.driver import Simulation
 from fedoptima.sim.dry import LABEL_BYTES, Dry, DryDeviceEngine, DryServerEngine, Planner
 from fedoptima.sim.executor import Executor
 from fedoptima.sim.fleet import Fleet
-from fedoptima.sim.network import Link
+from fedoptima.sim.network import Link, ServerLink
 from fedoptima.sim.state import SimDevice
 from fedoptima.trace.description import Mode, RunDescription
 from fedoptima.trace.record import RecordObserver
@@ -112,7 +113,7 @@ def build_simulation(
     observers: Sequence[RecordObserver],
 ) -> Simulation:
     """``plan``: the server's; it is there when the first job is to be paid for."""
-    fleet, samples = experiment.fleet, experiment.samples
+    fleet, samples, server = experiment.fleet, experiment.samples, experiment.fleet.server
     devices = {
         device: SimDevice(
             DeviceCore(
@@ -120,25 +121,36 @@ def build_simulation(
                 flops_per_second=spec.flops_per_second,
                 bytes_per_second=spec.up,
             ),
-            up=Link(spec.up, spec.latency),
-            down=Link(spec.down, spec.latency),
+            up=Link(spec.up, spec.latency, fleet.packing(device)),
+            down=Link(spec.down, spec.latency, fleet.packing(device)),
         )
         for device, spec in fleet.devices.items()
     }
 
-    def planned() -> Plan:
-        found = plan()
+    def costs() -> JobCosts:
+        found, training = plan(), experiment.recipe.training
         assert found is not None
-        return found
+        return JobCosts(
+            found,
+            copies=experiment.method.training is ServerTraining.PER_DEVICE,
+            device_state=training.device.state_tensors,
+            server_state=training.server.state_tensors,
+        )
 
     settings = server_settings(experiment.recipe, experiment.expected.at_start)
-    return Simulation(
+    simulation = Simulation(
         ServerCore(experiment.method, settings),
         devices,
         executor=executor,
-        costs=FlopCosts(planned, fleet.server, fleet.devices, experiment.batches),
+        costs=NodeCosts(costs, server, fleet.devices, experiment.batches),
         changes=fleet.changes,
         churn=fleet.churn,
         late={device: spec.joins_at for device, spec in fleet.devices.items()},
         observers=observers,
     )
+    if server.up:
+        simulation.server.up, simulation.server.down = (
+            ServerLink(server.up),
+            ServerLink(server.down),
+        )
+    return simulation

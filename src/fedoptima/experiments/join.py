@@ -33,6 +33,7 @@ from fedoptima.experiments.server_setup import device_names, expected_devices
 from fedoptima.experiments.setup import prepare_run, share_out
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.named_code import ANY_CODE, NO_CODE, AllowedCode, allow
+from fedoptima.preprocess.job_costs import Rates
 from fedoptima.runtime.address import Address, parse_address
 from fedoptima.runtime.device.client import Device, Pace, Workplace
 from fedoptima.runtime.device.paced_engine import PacedEngine
@@ -61,7 +62,7 @@ class DeviceSetup:
     directory: str | None = None  # where data sets are
     compute: str = "cpu"
     threads: int | None = None
-    flops_per_second: float | None = None  # slowed down to this; None: full speed
+    rates: Rates | None = None  # slowed down to these; None: full speed
     pace: Pace = field(default_factory=Pace)
     give_up_after: float | None = None  # seconds without a server
     stay: bool = False  # after a run, wait for the next one
@@ -189,7 +190,7 @@ def device_setup(
         server=address,
         state=StateFile(folder / f"{who}.json"),
         tls=tls,
-        flops_per_second=flops,
+        rates=None if flops is None else Rates(flops),
         pace=Pace(up, down),
         **others,
     )
@@ -270,12 +271,13 @@ def build_workplace(setup: DeviceSetup, instructions: str) -> Workplace:
     if not own:  # the server measures on the rest; it does not have a device's own data
         rows, _ = trained_and_held(recipe, name, rows)
     engine = device_engine(recipe, run.workload, name, rows)
-    speed = setup.flops_per_second
-    if speed is None:
+    rates = setup.rates
+    if rates is None:
         return Workplace(engine, len(rows), threads, run.workload.measure_speed)
     batch = min(recipe.training.batch_size, len(rows))
-    paced = PacedEngine(engine, name, flops_per_second=speed, batch=batch)
-    return Workplace(paced, len(rows), threads, lambda: speed)
+    state = recipe.training.device.state_tensors
+    paced = PacedEngine(engine, name, rates=rates, batch=batch, state_tensors=state)
+    return Workplace(paced, len(rows), threads, lambda: rates.flops_per_second)
 
 
 def _own_data(setup: DeviceSetup, recipe: Recipe, facts: dict[str, int]) -> Dataset | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
 from fedoptima.config.schema import Recipe
@@ -24,15 +25,17 @@ from fedoptima.experiments.fork_server import process_of
 from fedoptima.experiments.join import DeviceSetup
 from fedoptima.experiments.server_setup import device_names
 from fedoptima.named_code import AllowedCode
+from fedoptima.preprocess.job_costs import Rates
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Pace
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.security.tls import DeviceTLS
 from fedoptima.sim.fleet import NodeSpec, build_fleet
+from fedoptima.sim.network import with_packing
 
 LOG = logging.getLogger("fedoptima.server")
 _BY_ITSELF, _WHEN_ASKED = 1.0, 5.0  # seconds for a device to end
-_GFLOPS, _MBPS = 1e9, 1e6 / 8
+_GFLOPS, _GBYTES, _MBPS = 1e9, 1e9, 1e6 / 8
 _SERVER_BYTES, _DEVICE_BYTES = 600_000_000, 100_000_000  # torch once, and what each adds to it
 _CROWD = 8  # processes per core
 
@@ -56,7 +59,11 @@ def with_devices(recipe: Recipe, count: int | None) -> Recipe:
     numbers = (number for number in itertools.count(1) if f"device-{number}" not in fleet.devices)
     while len(specs) < count:
         specs.append((NodeId(f"device-{next(numbers)}"), last))
-    server = ServerConfig(gflops=fleet.server.flops_per_second / _GFLOPS)
+    server = ServerConfig(
+        gflops=fleet.server.flops_per_second / _GFLOPS,
+        mbps=fleet.server.up / _MBPS or None,
+        **_costs(fleet.server),
+    )
     return _with_groups(recipe, server, tuple(_group(*spec) for spec in specs[:count]))
 
 
@@ -66,7 +73,17 @@ def _group(name: NodeId, spec: NodeSpec) -> DeviceGroup:
         gflops=spec.flops_per_second / _GFLOPS,
         up_mbps=spec.up / _MBPS,
         down_mbps=spec.down / _MBPS,
+        **_costs(spec),
     )
+
+
+def _costs(spec: NodeSpec) -> dict[str, Any]:
+    """What work costs besides its FLOPs."""
+    return {
+        "memory_gb_s": spec.memory and spec.memory / _GBYTES,
+        "overhead_ms": spec.overhead * 1000,
+        "serialization_gb_s": spec.serialization and spec.serialization / _GBYTES,
+    }
 
 
 def _with_groups(recipe: Recipe, server: ServerConfig, groups: tuple[DeviceGroup, ...]) -> Recipe:
@@ -126,9 +143,11 @@ class LocalFleet:
         )
         if not self.paced:
             return setup
-        spec = build_fleet(self.recipe.fleet, self.recipe.seed).devices[name]
-        pace = Pace(spec.up, spec.down)
-        return replace(setup, flops_per_second=spec.flops_per_second, pace=pace)
+        fleet = build_fleet(self.recipe.fleet, self.recipe.seed)
+        spec, packing = fleet.devices[name], fleet.packing(name)
+        pace = Pace(with_packing(spec.up, packing), with_packing(spec.down, packing))
+        rates = Rates(spec.flops_per_second, spec.memory, spec.overhead)
+        return replace(setup, rates=rates, pace=pace)
 
     async def _watch(self, name: NodeId, process: ForkServerProcess) -> None:
         if code := await _exit_code(process):

@@ -17,6 +17,7 @@ from fedoptima.methods.registry import find_method, options_of
 from fedoptima.methods.stored_classes import make_storable
 from fedoptima.named_code import Code
 from fedoptima.preprocess.plan import PlanSettings
+from fedoptima.sim.fleet import charges_memory
 from fedoptima.tasks.output import Output
 
 
@@ -100,6 +101,7 @@ def plan_settings(recipe: Recipe, method: Method, output: Output, given: Given) 
         split=recipe.split.at if isinstance(recipe.split.at, int) else None,
         after=recipe.split.at if isinstance(recipe.split.at, str) else None,
         objective=recipe.split.objective,
+        traffic=charges_memory(recipe.fleet),
     )
 
 

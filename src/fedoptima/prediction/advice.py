@@ -218,13 +218,16 @@ def changes(experiment: Experiment, split: int) -> Iterator[tuple[str, Experimen
     whose = f"the slowest ({listed(slow)})" if len(slow) < len(fleet.devices) else "every device"
     yield (
         f"twice the speed of {whose}",
-        _with_devices(experiment, {name: _faster(fleet.devices[name]) for name in slow}),
+        _with_devices(experiment, {name: fleet.devices[name].times(2) for name in slow}),
     )
     if not _bandwidth_moves(fleet):
         wider = {name: replace(s, up=2 * s.up) for name, s in fleet.devices.items()}
         yield "twice the uplink of every device", _with_devices(experiment, wider)
-    server = replace(fleet, server=_faster(fleet.server))
+    server = replace(fleet, server=fleet.server.times(2))
     yield "twice the server's speed", replace(experiment, fleet=server)
+    if fleet.server.up:
+        wide = replace(fleet.server, up=2 * fleet.server.up, down=2 * fleet.server.down)
+        yield "twice the server's link", replace(experiment, fleet=replace(fleet, server=wide))
     yield from _other_caps(experiment)
     if experiment.plan().table:
         for at, words in _other_splits(split).items():
@@ -271,11 +274,6 @@ def _other_caps(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
 def _with_devices(experiment: Experiment, devices: Mapping[NodeId, NodeSpec]) -> Experiment:
     fleet = experiment.fleet
     return replace(experiment, fleet=replace(fleet, devices={**fleet.devices, **devices}))
-
-
-def _faster(spec: NodeSpec) -> NodeSpec:
-    seconds = {job: taken / 2 for job, taken in spec.seconds.items()}
-    return replace(spec, flops_per_second=2 * spec.flops_per_second, seconds=seconds)
 
 
 def _bandwidth_moves(fleet: Fleet) -> bool:

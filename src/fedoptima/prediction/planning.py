@@ -212,7 +212,9 @@ def _steady(experiment: Experiment) -> Experiment:
 
 def _unlimited(experiment: Experiment) -> Experiment:
     """Neither the server nor the cap holds a device up."""
-    server = replace(experiment.fleet.server, flops_per_second=_NO_TIME, seconds={})
+    server = replace(
+        experiment.fleet.server, flops_per_second=_NO_TIME, seconds={}, memory=None, overhead=0.0
+    )
     method, devices = experiment.method, len(experiment.fleet.devices)
     if method.flow().cap is not None:
         method = replace(method, flow=lambda: CappedFlow(devices))

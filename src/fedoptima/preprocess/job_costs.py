@@ -1,11 +1,15 @@
-"""What a job costs: the FLOPs of its part of the plan, on a device or on the server.
+"""What a job costs: the FLOPs of its part of the plan, and the bytes that it moves in memory.
 
-FLOPs are those of products and convolutions, forward and backward (`preprocess.work`);
-element-wise work is in a node's sustained speed. Start-up is not part of a run and
-costs nothing here.
+FLOPs are those of products and convolutions, forward and backward (`preprocess.work`). Bytes are
+what all operations read and write, element-wise ones above all, and what optimiser steps, merges
+and copies do; a node pays for them if its fleet says at which speed, else they are in its sustained
+speed. Start-up is not part of a run and costs nothing here.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fedoptima.core.jobs import (
     AuxiliaryStep,
@@ -22,13 +26,57 @@ from fedoptima.core.jobs import (
     Prepare,
     ServerStep,
 )
-from fedoptima.core.plan import Plan
+from fedoptima.core.plan import BlockProfile, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast a node works."""
+
+    flops_per_second: float
+    memory: float | None = None  # bytes per second; None: not charged
+    overhead: float = 0.0  # seconds of every job
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Bytes that a pass over some blocks moves."""
+
+    sample: int = 0
+    batch: int = 0
+
+    def of(self, samples: float) -> float:
+        return self.sample * samples + self.batch
+
+    def __add__(self, other: _Traffic) -> _Traffic:
+        return _Traffic(self.sample + other.sample, self.batch + other.batch)
+
+
+def _forward(blocks: Iterable[BlockProfile]) -> _Traffic:
+    """Weights are read."""
+    return sum((_Traffic(b.forward_moved, b.parameter_bytes) for b in blocks), _Traffic())
+
+
+def _backward(blocks: Iterable[BlockProfile]) -> _Traffic:
+    """Weights are read, and their gradients written."""
+    return sum((_Traffic(b.backward_moved, 2 * b.parameter_bytes) for b in blocks), _Traffic())
+
+
+def _step(model: int, state: int) -> _Traffic:
+    """Gradients are read; weights and the optimiser's state are read and written."""
+    return _Traffic(0, (3 + 2 * state) * model)
 
 
 class JobCosts:
-    """The plan's FLOPs per sample, summed once."""
+    """The plan's FLOPs and bytes per sample, summed once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(
+        self, plan: Plan, *, copies: bool = False, device_state: int = 0, server_state: int = 0
+    ) -> None:
+        """``copies``: every device has a server side of its own, so that these are merged, too.
+
+        ``device_state``, ``server_state``: tensors that an optimiser keeps for each weight.
+        """
         self._device_forward = sum(b.forward_flops for b in plan.device_blocks)
         self._device_backward = sum(b.backward_flops for b in plan.device_blocks)
         self._server_both = sum(b.forward_flops + b.backward_flops for b in plan.server_blocks)
@@ -38,6 +86,24 @@ class JobCosts:
         if extra:
             self._device_parameters += extra.parameters
         self._server_parameters = sum(b.parameters for b in plan.server_blocks)
+
+        device, auxiliary = plan.device_blocks, (extra,) if extra else ()
+        self._model: int = sum(b.parameter_bytes for b in (*device, *auxiliary))
+        self._server = plan.server_bytes
+        self._copies = copies
+        own_step, server_step = _step(self._model, device_state), _step(self._server, server_state)
+        self._forward = _forward(device)
+        self._backward = _backward(device)
+        self._backward_step = self._backward + own_step
+        self._auxiliary = _forward(auxiliary) + _backward(auxiliary) + self._backward_step
+        self._full = self._forward + self._backward_step
+        self._server_pass = _forward(plan.server_blocks) + _backward(plan.server_blocks)
+        self._server_step = self._server_pass + server_step
+
+    def seconds(self, job: Job, batch: int, rates: Rates) -> float:
+        """On a node with these rates."""
+        seconds = self.flops(job, batch) / rates.flops_per_second + rates.overhead
+        return seconds if rates.memory is None else seconds + self.moved(job, batch) / rates.memory
 
     def flops(self, job: Job, batch: int) -> float:
         """``batch``: samples in the whole mini-batch the job, or a part of it, works on."""
@@ -60,3 +126,28 @@ class JobCosts:
                 return float(self._server_parameters)
             case CloseCopy() | PlanRun() | Prepare():
                 return 0.0
+
+    def moved(self, job: Job, batch: int) -> float:
+        """Bytes that are read and written, as a whole mini-batch of ``batch`` samples has it."""
+        match job:
+            case Forward(parts=parts):
+                return self._forward.of(batch / parts)
+            case AuxiliaryStep():
+                return self._auxiliary.of(batch)
+            case FullStep():
+                return self._full.of(batch)
+            case Backward(parts=parts, apply=steps):
+                return (self._backward_step if steps else self._backward).of(batch / parts)
+            case ServerStep(part=part, parts=parts):
+                last = part + 1 == parts  # then the optimiser takes its step
+                return (self._server_step if last else self._server_pass).of(batch / parts)
+            case Merge(parts=updates, refresh=refreshed):
+                # All updates and the global model are read, and the result is written.
+                copy = self._server if self._copies else 0
+                return (self._model + copy) * (len(updates) + 2) + 2 * copy * len(refreshed)
+            case LoadModel() | ExportModel():
+                return 2 * self._model
+            case OpenCopy():
+                return 2 * self._server
+            case CloseCopy() | PlanRun() | Prepare():
+                return 0

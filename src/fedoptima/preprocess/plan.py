@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedoptima.core.method import ServerTraining
@@ -32,6 +32,7 @@ class PlanSettings:
     after: str | None = None  # a module that the user has named to be the last on the device
     objective: Objective = "paper"
     places: tuple[int, ...] = ()  # of a sample that is predicted place by place (`Output`)
+    traffic: bool = False  # the plan says what moves in memory: a node of the fleet pays for it
 
     @property
     def output(self) -> Output:
@@ -50,8 +51,31 @@ class Costs(Protocol):
         """How many blocks come before a cut behind a module."""
 
 
+@dataclass(frozen=True, slots=True)
+class _WithoutTraffic:
+    """A plan is part of what devices are sent, and says no more than the run needs."""
+
+    costs: Costs
+
+    def blocks(self) -> Profile:
+        return Profile(tuple(map(_without_traffic, self.costs.blocks().blocks)))
+
+    def auxiliary(self, split: int) -> BlockProfile | None:
+        found = self.costs.auxiliary(split)
+        return None if found is None else _without_traffic(found)
+
+    def after(self, module: str) -> int:
+        return self.costs.after(module)
+
+
+def _without_traffic(block: BlockProfile) -> BlockProfile:
+    return replace(block, forward_moved=0, backward_moved=0, saved_bytes=0)
+
+
 def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettings) -> Plan:
     """Choose the split, add the auxiliary network."""
+    if not settings.traffic:
+        costs = _WithoutTraffic(costs)
     profile = costs.blocks()
     if settings.training is ServerTraining.NONE:
         return Plan(profile.blocks, len(profile.blocks), "none", None, settings.objective, ())

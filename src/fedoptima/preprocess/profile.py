@@ -1,10 +1,14 @@
 """What each block of a model costs, counted by really running it forward and backward.
 
 Counts are per sample and do not depend on the machine (`preprocess.work`). Profiling does not
-change the model.
+change the model. The bytes that operations move are counted where somebody asks (``traffic``): it
+takes two more passes, over batches of different sizes, to tell what every sample moves from what a
+batch moves once.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,37 +19,52 @@ from fedoptima.models.activation import call, is_inputs, map_tensors, samples_in
 from fedoptima.preprocess.cuts import Cuttable
 from fedoptima.preprocess.isolation import isolated
 from fedoptima.preprocess.split import Profile
-from fedoptima.preprocess.work import WrittenElements, counter, plain_kernels
+from fedoptima.preprocess.work import (
+    MovedBytes,
+    SavedTensors,
+    WrittenElements,
+    counter,
+    plain_kernels,
+)
 
 
-def profile(blocks: Cuttable, example: object) -> Profile:
+def profile(blocks: Cuttable, example: object, *, traffic: bool = False) -> Profile:
     """The costs of every block on ``example``, a batch of the model's input."""
     measured: list[BlockProfile] = []
     activation = example
     for index, name in enumerate(blocks.names):
         part = blocks.part(index, index + 1)
         # Data need no gradient; every later block passes one back to the block before.
-        activation, block = _measure(name, part, activation, input_gradient=index > 0)
+        output, block = _measure(name, part, activation, input_gradient=index > 0)
+        if traffic:
+            block = _with_traffic(block, part, activation, input_gradient=index > 0)
         measured.append(block)
+        activation = output
     return Profile(tuple(measured))
 
 
-def profile_module(module: nn.Module, example: object, *, name: str = "auxiliary") -> BlockProfile:
+def profile_module(
+    module: nn.Module, example: object, *, name: str = "auxiliary", traffic: bool = False
+) -> BlockProfile:
     """The costs of a module that passes a gradient back to what it stands on."""
-    return _measure(name, module, example, input_gradient=True)[1]
+    _, block = _measure(name, module, example, input_gradient=True)
+    return _with_traffic(block, module, example, input_gradient=True) if traffic else block
+
+
+def _entering(example: object, *, input_gradient: bool, times: int = 1) -> object:
+    def fresh(tensor: Tensor) -> Tensor:
+        copied = tensor.detach().clone() if times == 1 else torch.cat([tensor.detach()] * times)
+        return copied.requires_grad_(input_gradient and copied.is_floating_point())
+
+    return map_tensors(example, fresh)
 
 
 def _measure(
     name: str, module: nn.Module, example: object, *, input_gradient: bool
 ) -> tuple[object, BlockProfile]:
     samples = _samples(example)
-
-    def entering(tensor: Tensor) -> Tensor:
-        fresh = tensor.detach().clone()
-        return fresh.requires_grad_(input_gradient and fresh.is_floating_point())
-
     with isolated(module, example) as copy, torch.enable_grad(), plain_kernels():
-        inputs = map_tensors(example, entering)
+        inputs = _entering(example, input_gradient=input_gradient)
         with counter() as forward, WrittenElements() as written:
             output = call(copy, inputs)
         outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad]
@@ -71,6 +90,40 @@ def _measure(
         parameter_bytes=sum(tensor.nbytes for tensor in module.state_dict().values()),
         by_formula=tuple(sorted(by_formula)),
     )
+
+
+def _with_traffic(
+    block: BlockProfile, module: nn.Module, example: object, *, input_gradient: bool
+) -> BlockProfile:
+    """In training mode: dropout moves bytes, too, and batch norm needs more than one sample."""
+    samples = _samples(example)
+    times = 1 if samples > 1 else 2
+    fewer, more = (
+        _moved(module, example, input_gradient=input_gradient, times=count)
+        for count in (times, times + 1)
+    )
+    forward, backward, saved = (max(0, b - a) // samples for a, b in zip(fewer, more, strict=True))
+    return replace(block, forward_moved=forward, backward_moved=backward, saved_bytes=saved)
+
+
+def _moved(
+    module: nn.Module, example: object, *, input_gradient: bool, times: int
+) -> tuple[int, int, int]:
+    """Bytes that a forward and a backward pass over the example, repeated, move; and that are kept
+    between them."""
+    with isolated(module, example) as copy, torch.enable_grad(), plain_kernels():
+        copy.train()
+        inputs = _entering(example, input_gradient=input_gradient, times=times)
+        saved = SavedTensors()
+        with MovedBytes() as forward, saved:
+            output = call(copy, inputs)
+        kept = saved.bytes_beside(tensors_of(inputs), also=tensors_of(output))
+        outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad]
+        gradients = [torch.ones_like(tensor) for tensor in outputs]
+        with MovedBytes() as backward:
+            if outputs:
+                torch.autograd.backward(outputs, gradients)
+    return forward.total, backward.total, kept
 
 
 def _samples(example: object) -> int:

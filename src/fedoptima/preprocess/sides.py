@@ -48,11 +48,13 @@ class MeasuredCosts:
 
     def blocks(self) -> Profile:
         try:
-            return profile(self._cuts, self._example)
+            return profile(self._cuts, self._example, traffic=self._settings.traffic)
         except ConfigError:  # a model that cannot be cut can still be trained whole
             if self._settings.training is not ServerTraining.NONE:
                 raise
-            return Profile((profile_module(self._model, self._example, name="model"),))
+            traffic = self._settings.traffic
+            whole = profile_module(self._model, self._example, name="model", traffic=traffic)
+            return Profile((whole,))
 
     def after(self, module: str) -> int:
         split = self._cuts.after(module)
@@ -66,7 +68,9 @@ class MeasuredCosts:
         activation = _activation(device, self._example)
         variant = self._settings.auxiliary
         auxiliary = _build_auxiliary(device, server, activation, variant, self._settings)
-        return None if auxiliary is None else profile_module(auxiliary, activation)
+        if auxiliary is None:
+            return None
+        return profile_module(auxiliary, activation, traffic=self._settings.traffic)
 
 
 def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSettings) -> Sides:

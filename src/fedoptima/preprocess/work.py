@@ -9,7 +9,7 @@ of words, a normalisation) or where the operation is not torch's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from threading import RLock
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -86,6 +87,59 @@ class WrittenElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for name, written in self._written.items()
             if not name.startswith("aten::") or name.removeprefix("aten::").startswith(_HEAVY)
         }
+
+
+# Searching windows for their largest element is scalar code on CPUs: an element takes as long as a
+# vector register full of them takes elsewhere (seen with VGG-5, benchmarks/step_costs.py).
+_WINDOWS = ("max_pool2d_with_indices", "max_pool3d_with_indices")
+_VECTOR = 32  # bytes
+
+
+class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The bytes that all operations read and write; views move nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        result: object = func(*args, **(kwargs or {}))
+        read, written = _tensors((args, kwargs)), _tensors(result)
+        changes = any(r.alias_info and r.alias_info.is_write for r in func._schema.returns)
+        name = func._schema.name.removeprefix("aten::")
+        if not changes:  # a view has the memory of what it shows
+            shown = {tensor.untyped_storage().data_ptr() for tensor in read}
+            written = [t for t in written if t.untyped_storage().data_ptr() not in shown]
+        if name in _WINDOWS:
+            self.total += written[0].numel() * prod(args[1]) * _VECTOR
+        elif written and not name.startswith(("empty", "new_empty")):
+            moved = written if name.endswith("_like") else [*read, *written]
+            self.total += sum(min(t.nbytes, t.untyped_storage().nbytes()) for t in moved)
+        return result
+
+
+class SavedTensors(saved_tensors_hooks):
+    """What autograd keeps of a forward pass for the backward pass."""
+
+    def __init__(self) -> None:
+        self._saved: list[Tensor] = []
+        super().__init__(self._keep, lambda tensor: tensor)
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        self._saved.append(tensor)
+        return tensor
+
+    def bytes_beside(self, held: Iterable[Tensor], *, also: Iterable[Tensor]) -> int:
+        """Of what was saved, and of others, without those that are held anyway."""
+        known = {tensor.untyped_storage().data_ptr() for tensor in held}
+        kept = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in (*self._saved, *also)}
+        return sum(storage.nbytes() for place, storage in kept.items() if place not in known)
+
+
+def _tensors(values: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _convolution_backward(

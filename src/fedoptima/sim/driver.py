@@ -37,6 +37,7 @@ from fedoptima.sim.state import (
     ChurnDue,
     DropDue,
     EnvelopeArrives,
+    EnvelopePassed,
     EnvelopeSent,
     EvaluationDue,
     FaultDue,
@@ -130,6 +131,10 @@ class Simulation:
                     self._deliver(arrived)
             case EnvelopeArrives():
                 self._deliver(item)
+            case EnvelopePassed():
+                arrived = delivery.passed(self.state, item)
+                if arrived is not None:
+                    self._deliver(arrived)
             case TimerDue(key, number):
                 if self.server.timers.get(key) == number:
                     del self.server.timers[key]

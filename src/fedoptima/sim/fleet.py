@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from fedoptima.config.fleet import DeviceGroup, FleetConfig
+from fedoptima.config.fleet import DeviceGroup, FleetConfig, ServerConfig
 from fedoptima.config.load import read_toml, validate
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import SERVER, NodeId
@@ -15,16 +15,31 @@ from fedoptima.sim.faults import Change, Churn
 
 _MBPS = 1e6 / 8  # bytes per second
 _GFLOPS = 1e9
+_GBYTES = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     flops_per_second: float
     seconds: Mapping[str, float]  # measured times by job, instead of FLOPs / speed
-    up: float = 0.0  # bytes per second
+    up: float = 0.0  # bytes per second; of a server: of its own link, 0: not limited
     down: float = 0.0
     latency: float = 0.0
     joins_at: float = 0.0
+    memory: float | None = None  # bytes per second that its work moves; None: not charged
+    overhead: float = 0.0  # seconds of every job
+    serialization: float | None = None  # bytes per second; None: at once
+
+    def times(self, factor: float) -> NodeSpec:
+        """A node that works so many times as fast, with the same links."""
+        return replace(
+            self,
+            flops_per_second=factor * self.flops_per_second,
+            seconds={job: taken / factor for job, taken in self.seconds.items()},
+            memory=self.memory and factor * self.memory,
+            overhead=self.overhead / factor,
+            serialization=self.serialization and factor * self.serialization,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +48,11 @@ class Fleet:
     devices: Mapping[NodeId, NodeSpec]
     changes: tuple[Change, ...] = ()
     churn: Churn | None = None
+
+    def packing(self, device: NodeId) -> float:
+        """Seconds that a byte takes to be packed at one end and unpacked at the other."""
+        ends = (self.devices[device], self.server)
+        return sum(1 / end.serialization for end in ends if end.serialization)
 
     @property
     def present_at_start(self) -> int:
@@ -65,10 +85,7 @@ def build_fleet(config: FleetConfig | None, seed: int) -> Fleet:
                 raise ConfigError(f"fleet.devices: two nodes are called {name!r}; rename a group")
             devices[name] = spec
     return Fleet(
-        NodeSpec(
-            described.server.gflops * _GFLOPS,
-            {str(job): time for job, time in described.server.seconds.items()},
-        ),
+        _server(described.server),
         devices,
         tuple(_changes(described, devices)),
         _churn(described, seed),
@@ -95,6 +112,32 @@ def _with_preset(config: FleetConfig) -> FleetConfig:
     return base.model_copy(update={**given, "scale": base.scale * config.scale})
 
 
+def charges_memory(config: FleetConfig | None) -> bool:
+    """Does a node of this fleet pay for the bytes that its work moves?"""
+    if config is None:
+        return False
+    described = _with_preset(config)
+    nodes = (described.server, *described.devices)
+    return any(node is not None and node.memory_gb_s is not None for node in nodes)
+
+
+def _bytes(gigabytes: float | None, scale: float = 1.0) -> float | None:
+    return None if gigabytes is None else gigabytes * scale * _GBYTES
+
+
+def _server(config: ServerConfig) -> NodeSpec:
+    link = (config.mbps or 0.0) * _MBPS
+    return NodeSpec(
+        config.gflops * _GFLOPS,
+        {str(job): time for job, time in config.seconds.items()},
+        up=link,
+        down=link,
+        memory=_bytes(config.memory_gb_s),
+        overhead=config.overhead_ms / 1000,
+        serialization=_bytes(config.serialization_gb_s),
+    )
+
+
 def _members(group: DeviceGroup, scale: float) -> list[tuple[NodeId, NodeSpec]]:
     spec = NodeSpec(
         group.gflops * scale * _GFLOPS,
@@ -103,6 +146,9 @@ def _members(group: DeviceGroup, scale: float) -> list[tuple[NodeId, NodeSpec]]:
         (group.down_mbps or group.mbps) * _MBPS,
         group.latency_ms / 1000,
         group.joins_at,
+        _bytes(group.memory_gb_s, scale),
+        group.overhead_ms / 1000 / scale,
+        _bytes(group.serialization_gb_s, scale),
     )
     if group.count == 1:
         return [(NodeId(group.name), spec)]

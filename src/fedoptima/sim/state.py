@@ -13,7 +13,7 @@ from fedoptima.core.serialization import register
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId, value
 from fedoptima.sim.faults import Change, Churn
-from fedoptima.sim.network import Envelope, Link
+from fedoptima.sim.network import Envelope, Link, Passing, ServerLink
 
 
 class EventKernel:
@@ -58,6 +58,14 @@ class JobDue:
 @value
 class EnvelopeSent:
     device: NodeId
+    upward: bool
+    generation: int
+
+
+@value
+class EnvelopePassed:
+    """The server's own link."""
+
     upward: bool
     generation: int
 
@@ -126,10 +134,17 @@ class SimDevice:
 
 
 class SimServer:
+    # Its own link, which all devices share; None: it is wide enough, as in older checkpoints.
+    up: ServerLink | None = None
+    down: ServerLink | None = None
+
     def __init__(self, machine: ServerCore) -> None:
         self.machine = machine
         self.job: tuple[int, Job] | None = None
         self.timers: dict[str, int] = {}  # the number under which a timer was set last
+
+    def link(self, *, upward: bool) -> ServerLink | None:
+        return self.up if upward else self.down
 
 
 @dataclass
@@ -141,7 +156,6 @@ class SimState:
     timer_number: int = 0
 
 
-register(
-    FaultDue, DropDue, JobDue, EnvelopeSent, EnvelopeArrives, TimerDue, EvaluationDue, ChurnDue
-)
-register(Change, Churn, Envelope, Link, EventKernel, SimDevice, SimServer, SimState)
+register(FaultDue, DropDue, JobDue, TimerDue, EvaluationDue, ChurnDue)
+register(Envelope, EnvelopeSent, EnvelopePassed, EnvelopeArrives, Passing, Link, ServerLink)
+register(Change, Churn, EventKernel, SimDevice, SimServer, SimState)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -13,18 +14,20 @@ from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message, TurnOn
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.preprocess.job_costs import Rates
 from fedoptima.runtime.device.paced_engine import PacedEngine
 
 DATA = Payload(PayloadId("x"), 0)
 # At 1000 FLOP/s and 10 samples in a batch: a step is 3 s, a forward pass 1 s, a model 0.05 s.
 PLAN = Plan((BlockProfile("a", 100, 200, 4, 4, 50, 200),), 1, "none", None, "paper", ())
 PREPARE = Prepare(PLAN.to_json())
+SPEED = Rates(1000.0)
 
 
 class World:
     """An engine on a machine that takes ``work`` seconds for a job, and wakes up ``late``."""
 
-    def __init__(self, *, work: float = 0.0, late: float = 0.0) -> None:
+    def __init__(self, *, work: float = 0.0, late: float = 0.0, rates: Rates = SPEED) -> None:
         self.now = 100.0
         self.work = work
         self.late = late
@@ -32,7 +35,7 @@ class World:
         self.engine = PacedEngine(
             self,
             NodeId("pi"),
-            flops_per_second=1000.0,
+            rates=rates,
             batch=10,
             clock=lambda: self.now,
             wait=self.wait,
@@ -59,8 +62,8 @@ class World:
         return self.now - began
 
 
-def prepared(**machine: float) -> World:
-    world = World(**machine)
+def prepared(*, work: float = 0.0, late: float = 0.0) -> World:
+    world = World(work=work, late=late)
     world.run(PREPARE)
     world.waits.clear()
     return world
@@ -80,6 +83,14 @@ def test_a_job_lasts_as_long_as_its_flops_take_at_the_stated_speed(
     job: Job, seconds: float
 ) -> None:
     assert prepared().run(job) == pytest.approx(seconds)
+
+
+def test_a_job_also_pays_for_the_bytes_it_moves_and_its_overhead() -> None:
+    world = World(rates=Rates(1000.0, memory=100.0, overhead=0.5))
+    moving = replace(PLAN.blocks[0], forward_moved=20)
+    world.run(Prepare(Plan((moving,), 1, "none", None, "paper", ()).to_json()))
+    # 20 bytes for each of 10 samples, and 200 bytes of weights
+    assert world.run(Forward(0)) == pytest.approx(1.0 + (20 * 10 + 200) / 100 + 0.5)
 
 
 def test_what_the_work_itself_took_is_not_waited_for_again() -> None:
@@ -138,7 +149,7 @@ def test_a_long_hiccup_of_the_machine_is_not_made_good_by_a_sprint() -> None:
 def test_a_wait_that_is_cut_short_ends_the_job_at_once() -> None:
     stop = threading.Event()
     stop.set()
-    engine = PacedEngine(World(), NodeId("pi"), flops_per_second=1e-6, batch=10, wait=stop.wait)
+    engine = PacedEngine(World(), NodeId("pi"), rates=Rates(1e-6), batch=10, wait=stop.wait)
     engine.execute(PREPARE, PayloadId("r"))
     engine.execute(FullStep(0), PayloadId("r"))  # would take an age
 
@@ -198,4 +209,4 @@ def test_a_machine_that_keeps_the_speed_or_nearly_so_is_not_reported(
 @pytest.mark.parametrize("speed", [0.0, -1.0, float("nan")])
 def test_a_speed_that_is_none_is_refused(speed: float) -> None:
     with pytest.raises(ConfigError, match="must be above 0"):
-        PacedEngine(World(), NodeId("pi"), flops_per_second=speed, batch=10)
+        PacedEngine(World(), NodeId("pi"), rates=Rates(speed), batch=10)

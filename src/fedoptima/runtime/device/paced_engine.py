@@ -1,4 +1,4 @@
-"""A device slowed to a stated speed: each job lasts as long as its FLOPs take at that speed.
+"""A device slowed to a stated speed: each job lasts as long as its work takes at that speed.
 
 For experiments: a testbed of slow devices on one machine, in real time. The maths stays what it is.
 """
@@ -15,7 +15,7 @@ from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import NodeId, PayloadId
-from fedoptima.preprocess.job_costs import JobCosts
+from fedoptima.preprocess.job_costs import JobCosts, Rates
 from fedoptima.runtime.device.device_node import NetworkDeviceEngine
 
 _log = logging.getLogger("fedoptima.device")
@@ -38,31 +38,35 @@ class PacedEngine:
         engine: NetworkDeviceEngine,
         node: NodeId,
         *,
-        flops_per_second: float,
+        rates: Rates,
         batch: int,
+        state_tensors: int = 0,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
-        if not flops_per_second > 0:
-            raise ConfigError(f"{node}: {flops_per_second:g} FLOP/s: must be above 0")
+        speed = rates.flops_per_second
+        if not speed > 0:
+            raise ConfigError(f"{node}: {speed:g} FLOP/s: must be above 0")
         self._engine = engine
         self._node = node
-        self._speed = flops_per_second
+        self._rates = rates
         self._batch = batch
+        self._state = state_tensors  # that the optimiser keeps for each weight
         self._clock = clock
         self._wait = wait
         self._costs: JobCosts | None = None
         self._due = self._ended = float("-inf")  # of the last job: when it was, when it did end
-        self._audit = _Audit(node, flops_per_second)
+        self._audit = _Audit(node, speed)
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         began = self._clock()
         outcome = self._engine.execute(job, result)
         if isinstance(job, Prepare):
-            self._costs = JobCosts(Plan.from_json(job.plan))
-        seconds = self._costs.flops(job, self._batch) / self._speed if self._costs else 0.0
-        if seconds > 0:
-            self._fill(began, seconds)
+            self._costs = JobCosts(Plan.from_json(job.plan), device_state=self._state)
+        elif self._costs is not None:
+            seconds = self._costs.seconds(job, self._batch, self._rates)
+            if seconds > 0:
+                self._fill(began, seconds)
         return outcome
 
     def admit(self, message: Message) -> None:

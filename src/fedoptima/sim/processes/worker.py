@@ -63,7 +63,7 @@ def work(
     """The main function of a worker process. ``others``: ends of pipes that are not its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of them
     _end_with_parent()
-    _keep_freed_memory()
+    keep_freed_memory()
     for other in others:  # else the end of the driving process would not end this one's pipe
         other.close()
     gc.freeze()  # memory that is looked at is no longer shared with the driving process
@@ -81,7 +81,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Every step takes and frees the same amounts; the system would clear each page every time."""
     with suppress(AttributeError, OSError):  # glibc has it
         mallopt = ctypes.CDLL(None).mallopt
