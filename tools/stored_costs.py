@@ -81,7 +81,9 @@ def datasets_for(model: str) -> Iterator[tuple[Dataset, Tensor]]:
                 yield data, data.prepare(inputs[:1].expand(_BATCH, *inputs.shape[1:]))
 
 
-def costs_of(model: str, *, most_auxiliaries: int | None = None) -> list[dict[str, Any]]:
+def costs_of(
+    model: str, *, most_auxiliaries: int | None = None, traffic: bool = True
+) -> list[dict[str, Any]]:
     """``most_auxiliaries``: of each variant, behind the first blocks; None: all."""
     found: list[dict[str, Any]] = []
     for data, example in datasets_for(model):
@@ -89,18 +91,20 @@ def costs_of(model: str, *, most_auxiliaries: int | None = None) -> list[dict[st
             continue
         with suppress(ConfigError):  # images that are too small for it
             network = build_model(model, data.facts, {})
-            costs = measured(network, example, data.classes, most_auxiliaries)
+            costs = measured(network, example, data.classes, most_auxiliaries, traffic)
             found.append({"facts": dict(data.facts), **costs})
     return found
 
 
-def measured(network: nn.Module, example: Tensor, classes: int, most: int | None) -> dict[str, Any]:
+def measured(
+    network: nn.Module, example: Tensor, classes: int, most: int | None, traffic: bool
+) -> dict[str, Any]:
     costs = {
         variant: MeasuredCosts(
             network,
             example,
             PlanSettings(
-                ServerTraining.SHARED, 1, classes, seed=0, auxiliary=variant, traffic=True
+                ServerTraining.SHARED, 1, classes, seed=0, auxiliary=variant, traffic=traffic
             ),
         )
         for variant in DEPTHS
