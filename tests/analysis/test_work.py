@@ -9,7 +9,7 @@ from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.balance import BalanceAccount
 from fedoptima.analysis.work import Work, WorkAccount
 from fedoptima.core.effects import Effect, Run, Send
-from fedoptima.core.events import Connected, JobDone, JobFailed, Received
+from fedoptima.core.events import Connected, JobDone, JobFailed, Received, TimerFired
 from fedoptima.core.jobs import FullStep, Merge
 from fedoptima.core.messages import Assignment, Join, ProgramSpec
 from fedoptima.core.types import SERVER, NodeId
@@ -119,6 +119,8 @@ def test_an_update_whose_device_left_is_used_by_the_next_merge_or_wasted() -> No
     alone = merge((B, "b", 1.0))
     dropped = [update(4.0, B, "b", Run(1, alone)), merged(5.0, alone)]
     assert work_of(*story, *dropped) == Work(8, 8, 0, 8.0)
+    repeated = told(4.0, SERVER, TimerFired("barrier"), *answers(A))
+    assert work_of(*story, repeated).wasted == 8  # it trains the same round again
 
 
 def test_a_merge_that_fails_has_used_nothing() -> None:

@@ -49,7 +49,8 @@ class WorkAccount:
         self._decided: defaultdict[NodeId, int] = defaultdict(int)  # accepted or wasted
         self._handed_in: dict[NodeId, ModelUpdate] = {}  # and not decided on
         self._merging: dict[PayloadId, tuple[NodeId, ModelUpdate]] = {}
-        # Handed in by devices that have come back without them: the next merge has them, or none.
+        # Handed in by devices that have come back without them. The next merge has them, unless
+        # the device is sent a model before it: then it trains that round again.
         self._left_behind: dict[PayloadId, tuple[NodeId, ModelUpdate]] = {}
 
     def observe(self, record: Record) -> None:
@@ -109,6 +110,8 @@ class WorkAccount:
 
     def _answered(self, device: NodeId) -> None:
         """Who gets a model while its update is neither merged nor refused: it is in a buffer."""
+        for name in [n for n, (owner, _) in self._left_behind.items() if owner == device]:
+            self._waste(device, self._left_behind.pop(name)[1].trained)
         update = self._handed_in.pop(device, None)
         if update is not None:
             self._accept(device, update.trained)
