@@ -3,7 +3,7 @@
 They can differ only where batches wait for each other: at a server that is slower than what the
 devices send, or at a cap omega below the number of devices. Elsewhere the server takes the same
 batches under both; only those that came within a step of one another change places
-(docs/decisions/0017).
+(docs/decisions/0029).
 """
 
 from __future__ import annotations
