@@ -12,6 +12,9 @@ def test_the_command_writes_the_recipe_and_resumes(call: Call, recipe: Path) -> 
     assert answer.code == 0
     assert "compare with: fedoptima compare out/tuned.toml" in answer.words
     assert "The search took 2 runs" in answer.words
+    [row] = [line.split() for line in answer.out.splitlines() if line.startswith("fedasync")]
+    assert row[1].startswith("alpha=0.")
+    assert row[4] == "2"
     tuned = load_recipe(Path("out/tuned.toml"))
     assert set(tuned.methods["fedasync"].options) == {"alpha"}
     before = Path("out/tuned.toml").read_text().splitlines()

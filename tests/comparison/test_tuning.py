@@ -134,11 +134,12 @@ def test_a_choice_comes_before_what_the_recipe_said(tmp_path: Path) -> None:
         tmp_path,
         'method={name="fedasync", alpha=0.5}',
         "methods.fedasync.training.device.momentum=0.5",
+        "methods.fedasync.training.iterations=9",
         "methods.fl.on_leave=wait",
     )
-    table = tuned_recipe(
-        recipe, [choice("fedasync", {"method.alpha": 0.4, RESET: True, "fedasync.max_delay": 3})]
-    )
+    settings: dict[str, object] = {"method.alpha": 0.4, RESET: True, "fedasync.max_delay": 3}
+    settings["fedasync.training.iterations"] = None  # as long as by default
+    table = tuned_recipe(recipe, [choice("fedasync", settings)])
     assert table["methods"]["fl"] == {"on_leave": "wait"}
     assert table["methods"]["fedasync"] == {
         "alpha": 0.4,

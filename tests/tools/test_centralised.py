@@ -11,10 +11,12 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from fedoptima.core.errors import ConfigError
-from tools.centralised.__main__ import main
+from tools.centralised.__main__ import CONFIGURATIONS, main
 from tools.centralised.settings import Settings, read_grid
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "demo_digits.toml"
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "demo_digits.toml"
+GRIDS = ROOT / "tools" / "centralised" / "grids"
 GRID = """
 [base]
 epochs = 2
@@ -85,6 +87,11 @@ def test_an_unknown_key_of_a_grid_is_named(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text("[[try]]\nepochs = 1\nspeed = 2\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="try 1: speed: unknown key"):
         read_grid(tmp_path / "grid.toml")
+
+
+@pytest.mark.parametrize("grid", sorted(GRIDS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_grid_is_large_enough_for_a_ceiling(grid: Path) -> None:
+    assert len(read_grid(grid)) >= CONFIGURATIONS
 
 
 def test_rates_rise_then_fall_to_nothing() -> None:

@@ -19,14 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedoptima.comparison.cases import Case
+from fedoptima.comparison.cases import shown
 from fedoptima.comparison.folder import about_file
 from fedoptima.comparison.protocols import HELD_OUT
 from fedoptima.comparison.result import Comparison
 from fedoptima.comparison.rows import Row
 from fedoptima.comparison.settings import option_of, recipe_key
 from fedoptima.comparison.spec import About
-from fedoptima.config.load import set_key, validate
+from fedoptima.config.load import set_key, unset_in_methods, validate
 from fedoptima.config.own_settings import TABLES, laid_over
 from fedoptima.config.schema import Recipe
 from fedoptima.config.toml_text import toml_text
@@ -39,7 +39,7 @@ TUNED, COST = "tuned.toml", "tuning.json"
 RATE = "training.device+server.learning_rate"
 RESET = "training.device+server.reset_on_load"  # momentum: kept, or forgotten with every model
 _TIMES = (0.5, 1.0, 2.0)  # the recipe's rate
-_SHORT_ROUND = 20  # iterations
+_ROUND = 20  # iterations
 # The main option of a method where it is not the length of its rounds, and what is tried.
 _MAIN: dict[str, tuple[str, tuple[float, ...]]] = {
     "fedasync": ("alpha", (0.4, 0.8)),
@@ -83,8 +83,8 @@ def _main_option(recipe: Recipe, method: str) -> tuple[str, list[object]]:
     if method in _MAIN:
         option, values = _MAIN[method]
         return f"{method}.{option}", list(values)
-    usual = recipe.training.iterations
-    return f"{method}.training.iterations", list(dict.fromkeys((usual, _SHORT_ROUND)))
+    usual, other = recipe.training.iterations, _ROUND
+    return f"{method}.training.iterations", [usual, other if usual != other else 2 * other]
 
 
 # ---- the choice ----------------------------------------------------------------------------------
@@ -148,14 +148,17 @@ def tuned_recipe(recipe: Recipe, choices: Iterable[Choice]) -> dict[str, Any]:
     methods = table.setdefault("methods", {})
     for choice in choices:
         own: dict[str, Any] = {}
+        before = methods.get(choice.method, {})
         for key, value in choice.settings.items():
             if (option := option_of(key)) is not None:
                 own[option] = value
                 if choice.method == recipe.method.name:  # else it would come before
                     table.get("method", {}).pop(option, None)
-            elif value is not None:  # the default
-                set_key(own, recipe_key(key), value)
-        methods[choice.method] = laid_over(methods.get(choice.method, {}), own)
+            else:
+                unset_in_methods({"methods": {"": before}}, recipe_key(key))
+                if value is not None:  # which is the default
+                    set_key(own, recipe_key(key), value)
+        methods[choice.method] = laid_over(before, own)
     validate(Recipe, table, recipe.name)
     return table
 
@@ -217,9 +220,9 @@ def cost(choices: Iterable[Choice]) -> dict[str, float]:
     }
 
 
-def described(choice: Choice) -> str:
-    words = Case(choice.method, tuple(choice.settings.items())).words
-    return ", ".join(words) or "nothing was varied"
+def described(choice: Choice) -> list[str]:
+    """What was chosen, by the last part of each key."""
+    return [f"{key.rpartition('.')[2]}={shown(value)}" for key, value in choice.settings.items()]
 
 
 def _header(about: About, choices: Sequence[Choice], wall_seconds: float) -> str:
