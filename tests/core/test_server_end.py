@@ -69,6 +69,16 @@ def test_the_end_waits_for_the_job_that_runs() -> None:
     assert bench.evaluated()[-1] == Halt("10 seconds are over")
 
 
+def test_with_a_budget_of_time_a_model_carries_the_share_of_it_that_is_spent() -> None:
+    """Whichever driver says what time it is: learning rates follow this share alone."""
+    bench = running_server(fedasync(), "a", "b", stop=StopRule(hours=100.0 / 3600))
+    shares = []
+    for version, now in enumerate((25.0, 60.0, 100.0)):  # whatever was trained until then
+        bench.now = now
+        shares += [m.progress for _, m in sent(spend(bench, "a", version), GlobalModel)]
+    assert shares == [0.25, 0.6, 1.0]
+
+
 def test_weights_that_were_measured_already_are_not_measured_again() -> None:
     bench = running_server(fedasync(), "a", "b", stop=StopRule(target_accuracy=0.5))
     spend(bench, "a", 0)
