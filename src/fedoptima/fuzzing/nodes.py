@@ -134,6 +134,8 @@ class ServerProcess:
         self.up = True
         self.disk_full_until = 0.0
         self.checkpoints: list[Checkpoint] = []
+        killed = (fault.at for fault in script.faults if fault.kind in (Kind.CRASH, Kind.DAMAGED))
+        self._last_needed = max(killed, default=-1.0)  # no later checkpoint is ever read
         self.fails_with: dict[NodeId, float] = {}  # a job on its data; restarted after seconds
         self.begin()
 
@@ -172,7 +174,7 @@ class ServerProcess:
 
     def save(self, now: float, ordered: Run | None, asked: list[Evaluate]) -> None:
         self._events = 0
-        if now < self.disk_full_until:
+        if now < self.disk_full_until or now > self._last_needed:
             return
         payloads: dict[PayloadId, object] = {}
         checkpoint = Checkpoint(
