@@ -116,3 +116,18 @@ def test_a_barriers_time_that_ran_out_while_the_server_was_away_is_no_reason_to_
         is_back(bench, name)
     assert isinstance(bench.job, Merge)
     assert [part.device for part in bench.job.parts] == ["a", "b", "c"]
+
+
+def test_a_device_with_a_later_update_is_answered_to_that_and_not_to_the_repeated_merge() -> None:
+    """Else it would train a round that is too old before it begins."""
+    bench = running_server(fedasync(), "a", "b")
+    bench.says("a", update("a/0/5"))
+    bench.tell(Restarted())  # the merge is repeated
+    for device, _ in bench.server.leaving_order():
+        bench.leaves(device)
+    bench.joins("a", version=1, pending="a/0/9")  # it had the result before, and went on with it
+    bench.says("a", update("a/0/9", version=1))
+    assert not sent(bench.done(), GlobalModel)
+    assert isinstance(bench.job, Merge)
+    assert [part.data.id for part in bench.job.parts] == ["a/0/9"]
+    assert [model.version for _, model in sent(bench.done(), GlobalModel)] == [2]

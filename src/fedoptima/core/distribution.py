@@ -60,8 +60,9 @@ class Distribution:
         effects: list[Effect] = []
         for device in devices:
             member = roster.members.get(device)
-            # It may have left, or have come back in the meantime and received a model already.
-            if member is None or not member.awaits_model:
+            # It may have left, or have come back in the meantime and received a model already; or,
+            # after a restart of the server, have handed in again, and then that is answered.
+            if member is None or not member.awaits_model or member.update is not None:
                 continue
             member.awaits_model, member.owes_update = False, True
             self.age.sent(device, self.version)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fedoptima.core.effects import Effect, Note, NoteKind, Send
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.core.messages import Join, ToDevice, TurnOn
+from fedoptima.core.messages import Join, ModelUpdate, ToDevice, TurnOn
 from fedoptima.core.shares import LARGEST, Shares
 from fedoptima.core.types import NodeId, PayloadId
 
@@ -20,6 +20,7 @@ class Member:
         self.owes_update = False  # it has a model to train, or an update to hand in
         self.awaits_model = False  # it handed in, or is new, and waits for a model
         self.round_samples = 0  # what a round of its assignment trains on, at most
+        self.update: ModelUpdate | None = None  # that waits for the engine
 
 
 class Roster:

@@ -157,6 +157,7 @@ class Training:
             raise ProtocolViolation(f"{device} handed in an update that was not asked for")
         check_range("ModelUpdate.trained", update.trained, 0, member.round_samples)
         member.owes_update, member.awaits_model = False, True
+        member.update = update
         self.aggregation.handed_in(device)
         self.scheduler.put(device, update)
 
@@ -185,17 +186,14 @@ class Training:
 
     def _server_step(self, device: NodeId, batch: ActivationBatch, now: float) -> ServerStep:
         return ServerStep(
-            device,
-            self.roster.sessions[device],
-            batch.seq,
-            batch.data,
-            self.progress.share(now),
-            self._program.kind == "gradient",
-            batch.part,
-            batch.parts,
+            *(device, self.roster.sessions[device], batch.seq, batch.data),
+            *(self.progress.share(now), self._program.kind == "gradient"),
+            *(batch.part, batch.parts),
         )
 
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
+        if (member := self.roster.members.get(device)) is not None:
+            member.update = None
         samples, version = self.roster.shares.counted(device), self.models.version
         age = self.models.age
         offer = Offer(
