@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
 from fedoptima.core.seeding import derive
 from fedoptima.core.stopping import StopRule
@@ -153,7 +154,16 @@ def _options(rng: random.Random, name: str, build: Builder) -> dict[str, object]
         return {}
     drawn = {key: rng.choice(values) for key, values in _OPTIONS.items()}  # all: others stay alike
     left = {key: rng.random() < (0.8 if key == "auxiliary" else 0.5) for key in _OPTIONS}
-    return {k: v for k, v in drawn.items() if k in options_of(build) and not left[k]}
+    taken = {k: v for k, v in drawn.items() if k in options_of(build) and not left[k]}
+    return {key: value for key, value in taken.items() if _is_possible(build, {key: value})}
+
+
+def _is_possible(build: Builder, option: Mapping[str, object]) -> bool:
+    try:
+        build(1, **option)
+    except ConfigError:
+        return False
+    return True
 
 
 def _fleet(rng: random.Random) -> tuple[DeviceSpec, ...]:

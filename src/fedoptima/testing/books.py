@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
+from fedoptima.core.aggregation import Buffered
 from fedoptima.core.barrier import Barrier
 from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received, Restarted
@@ -24,13 +26,15 @@ from fedoptima.core.messages import (
     Stop,
     TurnOn,
 )
-from fedoptima.core.method import Method
+from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.robust import merged_parts
 from fedoptima.core.server import REJOIN, ServerCore, ServerPhase
 from fedoptima.core.shares import Shares
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.testing.credit_book import CreditBook
 from fedoptima.testing.law_broken import LawBroken
+
+_KEPT = "update kept"  # a barrier that waits for devices keeps what they have handed in
 
 
 def running(server: ServerCore) -> bool:
@@ -43,14 +47,6 @@ def _drops(effect: Effect, device: NodeId) -> bool:
         case Note(NoteKind.PEER_DROPPED, about):
             return about == device
     return False
-
-
-def _answers_merge_of(device: NodeId, event: Event) -> bool:
-    return (
-        isinstance(event, JobDone)
-        and isinstance(event.job, Merge)
-        and any(part.device == device for part in event.job.parts)
-    )
 
 
 class Books:
@@ -74,7 +70,9 @@ class Books:
         self._restored = False  # and is being told which connections it has lost
         self.version = 0
         self.epochs = 0.0
-        self._exact = self._plain and self._ours
+        # With copies on the server a pooled update is answered when that has been renewed.
+        late = method.training is ServerTraining.PER_DEVICE and isinstance(policy, Buffered)
+        self._exact = self._plain and self._ours and not late
         self._changed = False  # the weights, since the last evaluation
         self._model: PayloadId | None = None
         self._shares = Shares()
@@ -83,6 +81,7 @@ class Books:
         self._open: dict[NodeId, ModelUpdate] = {}  # handed in, not decided on
         self._awaiting: dict[NodeId, None] = {}  # a model: handed in, or new
         self._pooled: dict[PayloadId, ModelUpdate] = {}  # accepted, to be merged with others
+        self._kept: dict[PayloadId, ModelUpdate] = {}  # its device has left, and it counts
         self._merged: dict[PayloadId, None] = {}
         self._trained_on: dict[PayloadId, None] = {}
         self._refused: dict[NodeId, int] = {}  # not answered yet: at which version
@@ -101,9 +100,9 @@ class Books:
         for name, value in vars(self).items():
             kept = value.copy() if isinstance(value, dict | CreditBook) else value
             vars(other)[name] = kept
-        other._shares = Shares()
-        for device, samples in self._samples.items():
-            other._shares.add(device, samples)
+        other._shares = copy(self._shares)
+        for name, value in vars(self._shares).items():
+            vars(other._shares)[name] = copy(value)
         return other
 
     @property
@@ -130,7 +129,7 @@ class Books:
                     dead = self._sessions.get(device) != session
                     if dead and not isinstance(message, Stop):  # who comes late is told so
                         raise LawBroken("sessions", f"sent to a dead session of {device}: {effect}")
-                    self._sent(at, device, message, event)
+                    self._sent(at, device, message)
                 case Run(_, ServerStep() as step):
                     self._step(step)
                 case Run(_, Merge() as merge):
@@ -148,6 +147,10 @@ class Books:
         self._was_running = now_running
 
     def _event(self, event: Event, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Note(kind, device) if kind == _KEPT and device in self._open:
+                    self._kept[self._open[device].data.id] = self._open[device]
         match event:
             case Received(device, session, message):
                 if self._sessions.get(device) != session:
@@ -214,7 +217,7 @@ class Books:
 
     # ---- effects -----------------------------------------------------------------------------
 
-    def _sent(self, at: float, device: NodeId, message: object, event: Event) -> None:
+    def _sent(self, at: float, device: NodeId, message: object) -> None:
         match message:
             case TurnOn():
                 self._credits.turned_on(device, at)
@@ -225,13 +228,8 @@ class Books:
                     newest = f"the newest is {self._model} of version {self.version}"
                     raise LawBroken("counters", f"{device} was sent {message}, but {newest}")
                 if (update := self._open.pop(device, None)) is not None:
+                    self._accepted(device, update)
                     self._pooled[update.data.id] = update
-                    if _answers_merge_of(device, event):
-                        # A restored server repeats a merge, and the device is back with a later
-                        # update: it has its model now, and what becomes of the update is not seen.
-                        self._exact = False
-                    else:
-                        self._accepted(device, update)
                 self._awaiting.pop(device, None)
                 self._owing[device] = version
                 self._refused.pop(device, None)
@@ -263,14 +261,20 @@ class Books:
             if identity in self._merged:
                 raise LawBroken("exactly once", f"{identity} was merged twice")
             self._merged[identity] = None
-            update = self._pooled.pop(identity, None)
-            if update is None:
-                update = self._open.pop(device, None)
-                if update is None or update.data.id != identity:
-                    raise LawBroken("exactly once", f"merged {identity}, which nobody has here")
-                self._accepted(device, update)
-            self._check_staleness(device, update)
+            self._check_staleness(device, self._taken(device, identity))
             self.merges[device] = self.merges.get(device, 0) + 1
+
+    def _taken(self, device: NodeId, identity: PayloadId) -> ModelUpdate:
+        """The update that is merged."""
+        if (pooled := self._pooled.pop(identity, None)) is not None:
+            return pooled
+        update, here = self._kept.pop(identity, None), self._open.get(device)
+        if here is not None and here.data.id == identity:
+            update = self._open.pop(device)
+        if update is None:
+            raise LawBroken("exactly once", f"merged {identity}, which nobody has here")
+        self._accepted(device, update)
+        return update
 
     def _check_staleness(self, device: NodeId, update: ModelUpdate) -> None:
         behind = self.version - update.version
@@ -283,8 +287,6 @@ class Books:
             raise LawBroken("staleness", text)
 
     def _accepted(self, device: NodeId, update: ModelUpdate) -> None:
-        if device not in self._samples:
-            raise LawBroken("exactly once", f"counted an update of {device}, which has left")
         self.epochs += self._shares.epochs(device, update.trained) * self._scaled.pop(device, 1.0)
 
     def _note(self, note: Note) -> None:
@@ -292,8 +294,7 @@ class Books:
         match note.kind:
             case NoteKind.UPDATE_REFUSED:
                 self._open.pop(device, None)
-                if device not in self._owing:  # else it has been answered already
-                    self._refused[device] = self.version
+                self._refused[device] = self.version
             case NoteKind.UPDATE_SCALED:
                 self._scaled[device] = float(note.text)
             case NoteKind.NOT_WAITED_FOR:
