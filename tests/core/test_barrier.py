@@ -126,6 +126,16 @@ def test_the_update_of_a_device_that_left_is_not_merged_behind_its_back() -> Non
     assert weights(offer(made, C)).keys() == {B, C}
 
 
+def test_a_barrier_told_to_wait_keeps_the_update_of_a_device_that_left() -> None:
+    made = barrier(on_leave="wait")
+    offer(made, A)
+    assert leaves(made, A) == WAIT
+    assert not made.enters(A, 1.0)  # it has done its round
+    made.check()
+    offer(made, B)
+    assert weights(offer(made, C)).keys() == {A, B, C}
+
+
 def test_a_device_that_is_back_with_its_work_is_waited_for_again() -> None:
     made = barrier()
     offer(made, A)

@@ -106,13 +106,13 @@ def test_parts_fill_the_pipeline_and_only_the_last_backward_pass_takes_the_step(
     assert program.start(1) == [Forward(0, 0, 3)]
     assert done(program, Forward(0, 0, 3)) == [ActivationBatch(0, DATA, 0, 3), Forward(0, 1, 3)]
     assert program.gradient(gradient(0, 0)) == []  # the engine is busy with part 1
-    # Drain the pipeline before filling it: the gradient goes before the third forward pass.
-    assert done(program, Forward(0, 1, 3)) == [
-        ActivationBatch(0, DATA, 1, 3),
+    # Fill the pipeline before draining it: the third forward pass goes before the gradient.
+    assert done(program, Forward(0, 1, 3)) == [ActivationBatch(0, DATA, 1, 3), Forward(0, 2, 3)]
+    assert done(program, Forward(0, 2, 3)) == [
+        ActivationBatch(0, DATA, 2, 3),
         Backward(0, 0, DATA, False, 3),
     ]
-    assert done(program, Backward(0, 0, DATA)) == [Forward(0, 2, 3)]
-    assert done(program, Forward(0, 2, 3)) == [ActivationBatch(0, DATA, 2, 3)]
+    assert done(program, Backward(0, 0, DATA)) == []  # nothing to do until the next gradient
     assert program.gradient(gradient(0, 1)) == [Backward(0, 1, DATA, False, 3)]
     assert program.gradient(gradient(0, 2)) == []
     assert done(program, Backward(0, 1, DATA)) == [Backward(0, 2, DATA, True, 3)]

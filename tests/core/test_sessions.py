@@ -118,7 +118,7 @@ def test_an_update_that_waits_for_the_engine_is_dropped_with_its_session() -> No
 
 
 def test_an_update_given_up_by_a_barrier_is_handed_in_again_and_counted_once() -> None:
-    bench = running_server(fl(Options(on_leave="wait")), "a", "b")
+    bench = running_server(fl(), "a", "b")
     bench.says("a", update("a/0/5", trained=8))
     bench.leaves("a")
     assert sent(bench.joins("a", pending="a/0/5"), HandIn)

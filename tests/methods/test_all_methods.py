@@ -36,9 +36,9 @@ EVERY = pytest.mark.parametrize(
 
 
 def unstable(method: Options) -> Options:
-    """A barrier that waits for whoever left opens only if a round fits between two changes."""
+    """A barrier that waits opens only if a round of whoever left fits between two changes."""
     waits = method.get("on_leave", method_options(str(method["name"])).get("on_leave")) == "wait"
-    churn = {**CHURN, "every": 0.2 if waits else 0.06, "leave_probability": 0.4}
+    churn = {**CHURN, "every": 0.1 if waits else 0.06, "leave_probability": 0.4}
     return {**FLEET, "churn": churn}
 
 

@@ -98,6 +98,24 @@ def test_one_that_left_is_waited_for_without_a_timeout_where_that_is_asked_for()
     assert world.simulation.now > 1000
 
 
+@pytest.mark.parametrize("method", WITH_BARRIER)
+def test_told_to_wait_nobody_repeats_a_round_that_it_has_handed_in(method: str) -> None:
+    """The quick one is away from just after it has handed in until the slow one is nearly done."""
+    options = Options(on_leave="wait")
+    changes = happens(0, (40.0, "leave"), (60.0, "return"))
+    devices = [Device(speed=4.0), Device(speed=0.1)]
+    world = World(Description(ROWS[method](options), devices, changes=changes))
+    assert world.run().reason == "3 rounds done"
+    assert [note.about for note in world.notes("update kept")] == ["d0"]
+    assert world.merged() == {"d0": 3, "d1": 3}
+    handed_in = [r.event for r in world.records if r.node == SERVER and _is_update(r.event)]
+    assert len(handed_in) == 6
+
+
+def _is_update(event: object) -> bool:
+    return isinstance(event, Received) and isinstance(event.message, ModelUpdate)
+
+
 def test_a_newcomer_is_in_the_round_that_follows() -> None:
     description = Description(
         ROWS["fl"](Options()), [Device(), Device(), Device(joins_at=1.0)], stop=StopRule(rounds=3)

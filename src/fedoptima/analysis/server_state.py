@@ -1,9 +1,9 @@
 """What the server holds, and what became of every update: read off the server's records.
 
 An update waits (in the scheduler or at a barrier), may be accepted (a buffer keeps it and its
-device goes on), is merged or refused; one that waits is lost with its device, one that is accepted
-is not. Its samples count towards the epochs when it is accepted or handed to a merge, whichever
-comes first; those of a refused one are counted apart.
+device goes on), is merged or refused; one that waits is lost with its device, unless a note says
+that it is kept; one that is accepted is not. Its samples count towards the epochs when it is
+accepted or handed to a merge, whichever comes first; those of a refused one are counted apart.
 
 The other accounts of the server's side read this one; feed it first.
 """
@@ -65,11 +65,12 @@ class ServerState:
             case JobDone():
                 self._job_done(event)
             case Connected():
-                self._lose(event.peer)
+                if event.peer in self._sessions:
+                    self._lose(event.peer, record)
                 self._sessions[event.peer] = event.session
             case Disconnected():
                 if self._sessions.get(event.peer) == event.session:
-                    self._lose(event.peer)
+                    self._lose(event.peer, record)
         for effect in record.effects:
             match effect:
                 case Run():
@@ -111,9 +112,9 @@ class ServerState:
                     self._shares.add(device, message.samples)
                     self._epoch = self._shares.total
             case Failed():
-                self._lose(device)
+                self._lose(device, record)
 
-    def _lose(self, device: NodeId) -> None:
+    def _lose(self, device: NodeId, record: Record) -> None:
         self._sessions.pop(device, None)
         self._members.pop(device, None)
         self._shares.remove(device)
@@ -121,7 +122,8 @@ class ServerState:
         for _, nbytes in self._batches.pop(device, ()):
             self.waiting -= 1
             self.waiting_bytes -= nbytes
-        self._forget_pending(device)
+        if not any(isinstance(e, Note) and e.kind == NoteKind.UPDATE_KEPT for e in record.effects):
+            self._forget_pending(device)
 
     def _forget_pending(self, device: NodeId) -> None:
         update = self._pending.pop(device, None)

@@ -37,6 +37,13 @@ class Offer:
         return self.version - self.update.version
 
     @property
+    def lateness(self) -> str:
+        """Why it is refused, in words."""
+        if self.staleness < 0:
+            return f"{-self.staleness} versions ahead: the server went back to an older checkpoint"
+        return f"{self.staleness} versions behind"
+
+    @property
     def behind(self) -> float:
         """The staleness in merges of a mean share; with equal shares the number of versions."""
         return self.staleness if self.age is None else self.age
@@ -70,7 +77,7 @@ class AggregationPolicy(Protocol):
     def left(self, device: NodeId, now: float, *, awaited: bool = False) -> None: ...
     def give_up(self, devices: Iterable[NodeId]) -> None: ...  # that were expected back
     def offer(self, offer: Offer) -> Decision: ...
-    def holds(self, device: NodeId) -> bool: ...  # an update that is discarded if its device leaves
+    def holds(self, device: NodeId) -> bool: ...  # an update that is neither merged nor discarded
     def reconsider(self, now: float) -> Decision: ...  # devices have come or left, or time is over
     def merged(self, present: Container[NodeId], now: float) -> tuple[NodeId, ...]: ...  # newcomers
     def check(self) -> None: ...

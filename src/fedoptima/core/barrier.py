@@ -28,8 +28,9 @@ SILENT: Final = 60.0  # seconds; longer than a lost connection stays unnoticed
 class Barrier:
     """Wait for every device of the round, then take the mean weighted by the samples they hold.
 
-    ``on_leave`` says what a leaving device does to its round: "drop" continues without it, "wait"
-    waits until it is back, unless it never sent work or had fallen silent before. ``timeout``:
+    ``on_leave`` says what a leaving device does to its round: "drop" continues without it and
+    discards its update, "wait" waits until it is back, unless it never sent work or had fallen
+    silent before; an update that it handed in stays and counts. ``timeout``:
     seconds for which devices that are connected and silent are waited for; they run while an update
     or a newcomer waits for them. None: `PATIENCE` times the longer of the predicted round and this
     round's first arrival, and at least `LEAST_PATIENCE`. ``participation``: the share of the
@@ -83,6 +84,8 @@ class Barrier:
         """A device without work has joined. Does it get the model at once?"""
         if device in self._merged:
             return self.participation == 1  # the result of the merge, or whoever is drawn after it
+        if self.holds(device):
+            return False  # it has done its part of the round, and gets what that is merged into
         if device in self._missing and (device in self._away or self.on_leave == "wait"):
             self._is_back(device, now)
             return True
@@ -124,6 +127,9 @@ class Barrier:
 
     def left(self, device: NodeId, now: float, *, awaited: bool = False) -> None:
         """``awaited``: the server was restarted, and all devices are expected back."""
+        arriving = device in self._arriving and device in self._missing
+        if self.on_leave == "wait" and not awaited and (arriving or device in self._pool):
+            return  # it has done its part of the round
         self._arriving.pop(device, None)
         self._newcomers.pop(device, None)
         handed_in = self._pool.pop(device, None) is not None
@@ -158,6 +164,8 @@ class Barrier:
         device, settled = offer.device, ((offer.device, offer.update),)
         self._arriving.pop(device, None)
         if offer.staleness:  # of an earlier round, or of a history that no longer exists
+            if device in self._pool:  # it is answered with the merge
+                return Decision(settled=settled, refused=True)
             if device in self._missing:  # it is in this round, and has not had its model yet
                 return Decision(refresh=(device,), settled=settled, refused=True)
             self._absent.pop(device, None)
@@ -173,7 +181,7 @@ class Barrier:
         return self.reconsider(offer.now)
 
     def holds(self, device: NodeId) -> bool:
-        return device in self._pool
+        return device in self._pool or device in self._arriving
 
     def reconsider(self, now: float) -> Decision:
         late: tuple[NodeId, ...] = ()

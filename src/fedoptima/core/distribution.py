@@ -76,10 +76,16 @@ class Distribution:
         sent = self._sent.get(device)
         return sent[1] if sent is not None and sent[0] == version else None
 
-    def left(self, device: NodeId) -> None:
+    def left(self, device: NodeId, *, keep_copy: bool = False) -> None:
+        """``keep_copy``: an update of the device is yet to be merged, together with its copy."""
         self.age.left(device)
-        if self._copy_per_device:
+        if self._copy_per_device and not keep_copy:
             self._copies.append(CloseCopy(device))
+
+    def close_copies(self, devices: Iterable[NodeId], roster: Roster) -> None:
+        """Of devices that had left before they were merged."""
+        if self._copy_per_device:
+            self._copies.extend(CloseCopy(d) for d in devices if d not in roster.members)
 
     def next_copy(self, roster: Roster) -> OpenCopy | CloseCopy | None:
         """The next server-side copy to open or close."""

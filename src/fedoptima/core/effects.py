@@ -47,6 +47,7 @@ class NoteKind(StrEnum):
     PEER_DROPPED = "peer dropped"
     LATE_BATCH_DROPPED = "late batch dropped"
     UPDATE_REFUSED = "update refused"  # it came too late
+    UPDATE_KEPT = "update kept"  # its device has left; it counts all the same
     UPDATE_SCALED = "update scaled"  # its samples count in part; the text is the factor
     OUTLIER_REFUSED = "outlier refused"  # by robust merging
     NOT_PLANNED_FOR = "not planned for"

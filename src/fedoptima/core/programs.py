@@ -99,9 +99,11 @@ class AuxiliaryLoss(Iterations):
 class ServerGradient(Iterations):
     """SplitFed and OAFL (one part), PiPar (n parts): learn from the server's gradient.
 
-    A mini-batch is cut into parts that are in flight together; their gradients accumulate and
-    the step is taken with the last one. A step per part would change weights under a forward
-    pass whose backward pass is still to come (docs/decisions/0013).
+    A mini-batch is cut into parts that are in flight together: all their forward passes come
+    first, so that the uplink never waits for a backward pass; then their backward passes, as
+    gradients come. Gradients accumulate and the step is taken with the last one. A step per part
+    would change weights under a forward pass whose backward pass is still to come
+    (docs/decisions/0013).
     """
 
     needs_gradient: ClassVar[bool] = True
@@ -146,13 +148,13 @@ class ServerGradient(Iterations):
         if self._busy or self.finished:
             return []
         job: Job
-        if self._gradients:  # drain the pipeline before filling it
+        if self._forwarded < self.parts:  # fill the pipeline before draining it
+            job = Forward(self.step, self._forwarded, self.parts)
+            self._forwarded += 1
+        elif self._gradients:
             message = self._gradients.popleft()
             last = self._returned + 1 == self.parts
             job = Backward(message.seq, message.part, message.data, last, self.parts)
-        elif self._forwarded < self.parts:
-            job = Forward(self.step, self._forwarded, self.parts)
-            self._forwarded += 1
         else:
             return []
         self._busy = True

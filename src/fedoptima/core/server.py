@@ -256,7 +256,7 @@ class ServerCore:
     def _remove(self, device: NodeId) -> list[Effect]:
         member = self._roster.remove(device)
         running = self.phase is ServerPhase.RUNNING
-        return self.training.leave(device, self._now) if member and running else []
+        return self.training.leave(device, member, self._now) if member and running else []
 
     def _wait_for_all(self) -> list[Effect]:
         """With a barrier, until all devices from before a restart are back."""

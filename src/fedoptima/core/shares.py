@@ -18,15 +18,18 @@ LARGEST: Final = 10  # times the median
 
 
 class Shares:
-    """Of the devices that are in the run now: one that has left is part of nothing."""
+    """Of the devices that are in the run now: one that has left is part of nothing, but for an
+    update that it left behind, which counts as it would have."""
 
     def __init__(self) -> None:
         self._held: dict[NodeId, int] = {}
+        self._left: dict[NodeId, int] = {}  # what devices held that are not here now
         self._ordered: list[int] = []
         self._sum = 0
 
     def add(self, device: NodeId, samples: int) -> None:
         self.remove(device)
+        self._left.pop(device, None)
         self._held[device] = samples
         insort(self._ordered, samples)
         self._sum += samples
@@ -34,6 +37,7 @@ class Shares:
     def remove(self, device: NodeId) -> None:
         samples = self._held.pop(device, None)
         if samples is not None:
+            self._left[device] = samples
             del self._ordered[bisect_left(self._ordered, samples)]
             self._sum -= samples
 
@@ -56,10 +60,11 @@ class Shares:
         return sum(self._ordered[:believed]) + largest * (len(self._ordered) - believed)
 
     def claimed(self, device: NodeId) -> int:
-        return self._held[device]
+        return self._held[device] if device in self._held else self._left[device]
 
     def counted(self, device: NodeId) -> int:
-        return min(self._held[device], self.largest)
+        claimed = self.claimed(device)
+        return min(claimed, self.largest or claimed)
 
     @property
     def mean(self) -> float:
@@ -71,7 +76,7 @@ class Shares:
 
         As much is less than one batch more or less, between any two devices.
         """
-        if self._ordered[-1] - self._ordered[0] < batch_size:
+        if device not in self._held or self._ordered[-1] - self._ordered[0] < batch_size:
             return EQUAL
         return unequal_share(
             self.counted(device),
@@ -87,8 +92,9 @@ class Shares:
 
     def epochs(self, device: NodeId, trained: int) -> float:
         """What training on this many samples is of an epoch; a share not counted does not count."""
-        claimed, counted = self._held[device], self.counted(device)
-        return (trained if claimed == counted else trained * counted / claimed) / self.total
+        claimed, counted = self.claimed(device), self.counted(device)
+        everything = self.total or counted  # nobody is here: the one that left was everybody
+        return (trained if claimed == counted else trained * counted / claimed) / everything
 
     def check(self) -> None:
         if self._ordered != sorted(self._held.values()) or self._sum != sum(self._ordered):

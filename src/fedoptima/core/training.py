@@ -109,6 +109,7 @@ class Training:
         """Ask for the work a device already has, or send it a model; never both."""
         join = member.join
         unsettled = join.pending is not None and not self.roster.has_settled(device, join.pending)
+        unsettled = unsettled and not self.aggregation.holds(device)  # it is here already
         if join.training or unsettled:
             member.owes_update, member.awaits_model = True, False
             self.models.age.back_with_work(device)
@@ -121,14 +122,20 @@ class Training:
         self._reconsider_due = True  # there may be no round that it would have to wait for
         return []
 
-    def leave(self, device: NodeId, now: float) -> list[Effect]:
-        self.models.left(device)
+    def leave(self, device: NodeId, member: Member, now: float) -> list[Effect]:
         awaited = device in self._expected
         self.aggregation.left(device, now, awaited=awaited)
+        kept = self.aggregation.holds(device)
+        self.models.left(device, keep_copy=kept)
         if not awaited:  # a barrier that waited only for this device opens
             self._reconsider_due = True
         dropped = self.scheduler.leave(device)
-        return self.roster.turn_on(self.flow.left(device, dropped, now))
+        notes: list[Effect] = []
+        if kept:
+            notes.append(Note(NoteKind.UPDATE_KEPT, device, "it counts when the round ends"))
+            if member.update is not None:
+                self.scheduler.put(device, member.update)
+        return [*notes, *self.roster.turn_on(self.flow.left(device, dropped, now))]
 
     def expect_all_back(self) -> bool:
         """After a restart of the server: a barrier would open for the first device that is back and
@@ -204,19 +211,15 @@ class Training:
         decision = self.aggregation.offer(offer)
         effects: list[Effect] = []
         if decision.refused:
-            behind = offer.staleness
-            if behind > 0:  # else the server went back to an older checkpoint: once per device
+            if offer.staleness > 0:  # else the server went back to an older checkpoint: only once
                 shares = self.roster.shares
                 self.progress.refused(
                     device,
                     shares.epochs(device, update.trained),
-                    share=samples / shares.total,
+                    share=shares.portion(device),
                     max_delay=self.aggregation.max_delay,
                 )
-            why = f"{behind} versions behind"
-            if behind < 0:
-                why = f"{-behind} versions ahead: the server went back to an older checkpoint"
-            effects.append(Note(NoteKind.UPDATE_REFUSED, device, why))
+            effects.append(Note(NoteKind.UPDATE_REFUSED, device, offer.lateness))
             self._reconsider_due = True  # it may have to wait for a round, and there may be none
         if decision.counted < 1:
             effects.append(Note(NoteKind.UPDATE_SCALED, device, repr(decision.counted)))
@@ -277,6 +280,7 @@ class Training:
         notes = self._book(merge, event.text) if isinstance(merge, RobustMerge) else []
         merged = len(merged_parts(event))
         waiting = self.models.merged(event.result, changed=merged > 0)
+        self.models.close_copies((part.device for part in merge.parts), self.roster)
         if merged:
             self.progress.merged(
                 self._updates * merged / len(merge.parts),
