@@ -162,6 +162,25 @@ def test_methods_share_the_split_where_all_else_is_equal(tmp_path: Path) -> None
     assert splits[1] != splits[100]  # fast devices get more blocks
 
 
+def test_one_table_has_pipar_with_the_shared_split_and_with_its_own(tmp_path: Path) -> None:
+    found = sweep(
+        tiny(tmp_path, "fleet.scale=10"),
+        {"pipar.own_split": [False, True]},
+        methods=["pipar", "splitfed", "fl"],
+        dry=True,
+        jobs=1,
+        out=tmp_path / "out",
+    )
+    rows = [(row.method, *row.settings.values()) for row in found.rows]
+    assert rows == [("pipar", False), ("pipar", True), ("splitfed",), ("fl",)]
+    folders = ("pipar-own_split=false", "pipar-own_split=true", "splitfed")
+    shared, own, others = (
+        json.loads((tmp_path / f"out/{folder}-seed1/summary.json").read_text())["split"]
+        for folder in folders
+    )
+    assert shared == others != own
+
+
 def test_a_mistake_in_what_is_varied_is_said_before_anything_runs(tmp_path: Path) -> None:
     for vary, message in (
         ({"training.batch_sise": [5]}, "did you mean 'batch_size'?"),

@@ -195,7 +195,7 @@ def test_a_free_first_block_divides_nothing_by_zero() -> None:
             return steps.flatten(1)
 
     model = nn.Sequential(Free(WIDTH, WIDTH), nn.Linear(LENGTH * WIDTH, 3))
-    settings = PlanSettings(ServerTraining.PER_DEVICE, batch_size=8, classes=3, seed=1, split=1)
+    settings = PlanSettings(ServerTraining.PER_DEVICE, 8, 3, seed=1, split=1, micro_batches=0)
     plan = make_plan(MeasuredCosts(model, STEPS, settings), [DeviceSpeed(1e9, 1e6)], settings)
     assert plan.device_blocks[0].forward_flops == 0
     assert plan.micro_batches == 4

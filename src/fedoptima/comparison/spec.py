@@ -35,6 +35,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
 from fedoptima.experiments.describe import versions
 from fedoptima.experiments.given import Given
+from fedoptima.experiments.method_setup import build_method
 from fedoptima.experiments.setup import prepare
 from fedoptima.methods.registry import METHODS, Builder, find_method, method_options, name_of
 from fedoptima.named_code import ANY_CODE
@@ -187,7 +188,8 @@ def _with_one_split(about: About, given: Given) -> About:
     """With the split in it where methods would choose different ones.
 
     The paper's objective does not look at the method; the measured one counts the auxiliary
-    network. Then FedOptima's choice holds for all, or the first one's that splits.
+    network. Then FedOptima's choice holds for all, or the first one's that splits. One that is
+    told to choose for itself (`pipar.own_split`) does so all the same, and for nobody else.
     """
     if not about.vary:
         at = _one_split(about, given, Case(""))
@@ -200,20 +202,26 @@ def _with_one_split(about: About, given: Given) -> About:
 
 def _one_split(about: About, given: Given, shared: Case) -> int | None:
     """None: there is nothing to settle."""
-    splitting = [
+    names = [  # without those that have a split in a table of their own
         name
-        for name in about.methods
-        if find_method(name, ANY_CODE, given.methods)(1).training is not ServerTraining.NONE
-        and not about.recipe.methods.get(name, OwnSettings()).split  # which has its own
+        for name in sorted(about.methods, key=lambda name: name != REFERENCE)
+        if not about.recipe.methods.get(name, OwnSettings()).split
     ]
-    splitting.sort(key=lambda name: name != REFERENCE)
-    recipes = [recipe_of(about, replace(shared, method=m), about.seeds[0]) for m in splitting]
+    every = [recipe_of(about, replace(shared, method=name), about.seeds[0]) for name in names]
+    recipes = [recipe for recipe in every if _shares_split(recipe, given)]
     if len(recipes) < 2 or recipes[0].split.objective == "paper" or recipes[0].split.at is not None:
         return None
     for recipe in recipes:
         with suppress(ConfigError):  # its own run will report it; another method's choice will do
             return prepare(recipe, given, dry=about.dry).plan().split
     return None
+
+
+def _shares_split(recipe: Recipe, given: Given) -> bool:
+    with suppress(ConfigError):  # its own run will report it
+        method = build_method(recipe, 1, given)
+        return method.training is not ServerTraining.NONE and not method.own_split
+    return False
 
 
 def _shared(case: Case) -> Case:

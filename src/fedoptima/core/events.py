@@ -53,7 +53,7 @@ class JobDone:
     result: Payload
     samples: int = 0  # how many samples the job trained on
     text: str = ""  # PlanRun: the plan
-    micro_batches: int = 1  # PlanRun: how many hide the round trip, if the method asks for it
+    micro_batches: int = 1  # PlanRun: parts of a mini-batch in flight, if the method asks
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Method:
     scheduler: Callable[[], TaskScheduler]
     flow: Callable[[], FlowController]
     auxiliary: str | int = "none"  # for the Pre-processor: the network that gives a local loss
+    own_split: bool = False  # for the Pre-processor: cut where a pipelined mini-batch is shortest
     robust: RobustBarrier = "none"  # how merges withstand hostile devices
     # What a device's loss becomes: `local_loss(loss, weights, received)`, docs/write-a-method.md.
     local_loss: Callable[..., object] | None = field(default=None, hash=False)

@@ -57,7 +57,7 @@ class Plan:
     auxiliary_profile: BlockProfile | None
     objective: Objective
     table: tuple[Candidate, ...]  # empty where nothing is split
-    micro_batches: int = 1  # parts of a mini-batch that hide a round trip to the server
+    micro_batches: int = 1  # parts of a mini-batch that are in flight together
 
     @property
     def device_blocks(self) -> tuple[BlockProfile, ...]:

@@ -17,7 +17,7 @@ from fedoptima.methods.registry import find_method, options_of
 from fedoptima.methods.stored_classes import make_storable
 from fedoptima.named_code import Code
 from fedoptima.preprocess.plan import PlanSettings
-from fedoptima.sim.fleet import charges_memory
+from fedoptima.sim.fleet import build_fleet, charges_memory
 from fedoptima.tasks.output import Output
 
 
@@ -102,7 +102,18 @@ def plan_settings(recipe: Recipe, method: Method, output: Output, given: Given) 
         after=recipe.split.at if isinstance(recipe.split.at, str) else None,
         objective=recipe.split.objective,
         traffic=charges_memory(recipe.fleet),
+        micro_batches=method.program.micro_batches,
+        own_split=method.own_split,
+        server_flops_per_second=_server_speed(recipe, method),
     )
+
+
+def _server_speed(recipe: Recipe, method: Method) -> float | None:
+    """As the recipe's fleet says, over the network too, so that a replay makes the same plan."""
+    asked = method.own_split or not method.program.micro_batches
+    if not asked or recipe.fleet is None:
+        return None
+    return build_fleet(recipe.fleet, recipe.seed).server.flops_per_second
 
 
 def _auxiliary_code(auxiliary: str | int, given: Given) -> Code | None:

@@ -27,11 +27,18 @@ def pipar(
     micro_batches: Annotated[
         int | None,
         Field(
-            description="Parts of a mini-batch in flight together; unset: as many as hide the "
-            "round trip, by the plan.",
+            description="Parts of a mini-batch in flight together; unset: by its authors' rule, "
+            "ceil((up + server + down) / min(forward, backward)) + 1, at most half a batch.",
             examples=[4],
         ),
     ] = None,
+    own_split: Annotated[
+        bool,
+        Field(
+            description="Cut the model where PiPar's own rule, together with the number of parts, "
+            "makes a mini-batch shortest; false: as `[split]` says, like all methods."
+        ),
+    ] = False,
     on_leave: OnLeaveOption = "wait",  # the paper: a leaving device blocks training
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
@@ -48,5 +55,6 @@ def pipar(
         ),
         scheduler=FifoScheduler,
         flow=OpenFlow,
+        own_split=own_split,
         robust=robust,
     )

@@ -7,17 +7,15 @@ our own, stored with the package (`preprocess.stored_costs`). The plan itself is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Objective, Plan
+from fedoptima.preprocess.pipeline import batch_times, parts_for, pipelined_split
 from fedoptima.preprocess.split import DeviceSpeed, Profile, choose_split
 from fedoptima.tasks.output import Output
-
-MOST_MICRO_BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,9 @@ class PlanSettings:
     objective: Objective = "paper"
     places: tuple[int, ...] = ()  # of a sample that is predicted place by place (`Output`)
     traffic: bool = False  # the plan says what moves in memory: a node of the fleet pays for it
+    micro_batches: int = 1  # parts of a mini-batch in flight; 0: as many as the rule says
+    own_split: bool = False  # chosen together with the parts, whatever ``split`` says
+    server_flops_per_second: float | None = None  # None: not known, its work takes no time
 
     @property
     def output(self) -> Output:
@@ -79,7 +80,7 @@ def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettin
     profile = costs.blocks()
     if settings.training is ServerTraining.NONE:
         return Plan(profile.blocks, len(profile.blocks), "none", None, settings.objective, ())
-    split = settings.split
+    split = _own_split(profile, devices, settings) or settings.split
     if split is None and settings.after is not None:
         split = costs.after(settings.after)
     auxiliary = {}
@@ -100,28 +101,36 @@ def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettin
         auxiliary.get(choice.split) or costs.auxiliary(choice.split),
         settings.objective,
         choice.table,
-        _micro_batches(profile, choice.split, devices, settings.batch_size),
+        settings.micro_batches or _micro_batches(profile, choice.split, devices, settings),
+    )
+
+
+def _own_split(
+    profile: Profile, devices: Sequence[DeviceSpeed], settings: PlanSettings
+) -> int | None:
+    """The cut that a pipelined method chooses for itself, whatever ``split`` says."""
+    if not settings.own_split or len(profile.blocks) < 2:
+        return None
+    return pipelined_split(
+        profile,
+        devices,
+        batch_size=settings.batch_size,
+        server_flops_per_second=settings.server_flops_per_second,
+        parts=settings.micro_batches,
     )
 
 
 def _micro_batches(
-    costs: Profile, split: int, devices: Sequence[DeviceSpeed], batch_size: int
+    profile: Profile, split: int, devices: Sequence[DeviceSpeed], settings: PlanSettings
 ) -> int:
-    """How many parts keep a device at its forward passes while the first part is on its way.
-
-    The first gradient is back after a part's activations went up and its gradients came down;
-    in that time the device works on n - 1 further parts: (n - 1) forward >= up + down.
-    Where the link is slower than the device nothing hides it, and small parts are inefficient, so
-    there is a bound. The server's time is left out: it is the strong side.
-    """
-    forward = sum(block.forward_flops for block in costs.blocks[:split]) * batch_size
-    moved = (
-        costs.blocks[split - 1].output_bytes + costs.blocks[split - 1].gradient_bytes
-    ) * batch_size
-    if not forward:  # nothing to do on the device that a transfer could hide behind
-        return max(1, min(MOST_MICRO_BATCHES, batch_size))
-    needed = max(
-        1 + moved / device.bytes_per_second / (forward / device.flops_per_second)
+    times = [
+        batch_times(
+            profile,
+            split,
+            device,
+            batch_size=settings.batch_size,
+            server_flops_per_second=settings.server_flops_per_second,
+        )
         for device in devices
-    )
-    return max(1, min(math.ceil(needed), MOST_MICRO_BATCHES, batch_size))
+    ]
+    return parts_for(times, settings.batch_size)

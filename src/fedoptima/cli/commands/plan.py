@@ -155,6 +155,8 @@ def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> No
             table.add_row("", f"features are averaged over {side} x {side} before its dense layer")
     else:
         table.add_row("auxiliary", "none: devices wait for the server's gradients")
+    if plan.micro_batches > 1:
+        table.add_row("micro-batches", f"{plan.micro_batches} parts of a mini-batch in flight")
     batches = len(prediction.devices) if memory.cap is None else memory.cap
     symbol = "K" if memory.cap is None else "omega"
     sizes = f"{mebibytes(memory.model)} + {batches} x {mebibytes(memory.activation)}"
