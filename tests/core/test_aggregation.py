@@ -12,7 +12,7 @@ from fedoptima.core.aggregation import (
 )
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
-from fedoptima.core.staleness import StalenessRule
+from fedoptima.core.staleness import AlphaDecay, StalenessRule
 from fedoptima.core.types import NodeId
 from tests.support.bench import payload, update
 
@@ -118,6 +118,43 @@ def test_buffered_deltas_are_scaled_by_staleness_and_averaged_over_the_buffer() 
     buffered = Buffered(2, 8, rule=StalenessRule("polynomial", a=0.5))
     offer(buffered, A, based_on=0, version=3)
     assert weights(offer(buffered, B, based_on=3, version=3)) == {A: 0.25, B: 0.5}
+
+
+def test_a_delta_of_the_average_staleness_weighs_one() -> None:
+    buffered = Buffered(2, 8, rule=StalenessRule("polynomial", a=0.5), average=3.0)
+    offer(buffered, A, based_on=0, version=3)
+    assert weights(offer(buffered, B, based_on=3, version=3)) == {A: 0.5, B: 1.0}
+    offer(buffered, A, based_on=0, version=8)
+    late = weights(offer(buffered, B, based_on=0, version=3))[A]
+    assert late == pytest.approx((1 + 8) ** -0.5 / (1 + 3) ** -0.5 / 2)
+
+
+def test_an_average_staleness_below_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 0, got -1"):
+        Buffered(2, 8, average=-1.0)
+
+
+def test_hinge_and_polynomial_fall_as_published_unless_told_otherwise() -> None:
+    assert StalenessRule("hinge").weight(6) == 1 / (10 * (6 - 4) + 1)
+    assert StalenessRule("polynomial").weight(3) == 0.5
+    assert StalenessRule("hinge", a=0.5).weight(6) == 0.5
+
+
+def test_alpha_falls_after_the_merges_that_were_named() -> None:
+    policy = AsyncStaleness(8, StalenessRule("constant", alpha=0.8), AlphaDecay(0.5, (2, 5)))
+    found = [weights(offer(policy, A, based_on=v, version=v))[A] for v in range(7)]
+    assert found == [0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("factor", "at", "message"),
+    [(0.0, (), "above 0"), (1.5, (), "at most 1"), (0.5, (-1,), "numbers of merges")],
+)
+def test_a_decay_that_would_not_fall_is_refused(
+    factor: float, at: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        AlphaDecay(factor, at)
 
 
 def test_one_device_may_fill_the_buffer_alone() -> None:

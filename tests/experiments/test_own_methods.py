@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fedoptima import ConfigError, Interrupted, compare, replay, report, resume, simulate
 from fedoptima.comparison.folder import read_about
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
 from fedoptima.methods import AsyncStaleness, Method, Offer
 from fedoptima.methods.fedasync import fedasync
 from fedoptima.methods.fl import fl
@@ -162,6 +164,33 @@ def test_devices_over_the_network_load_the_hook_by_its_name(package: Path, tmp_p
     assert simulate(recipe, method="fl").weights_digest != result.weights_digest
     verdict = replay(tmp_path / "run", weights=True, allow_modules=["own_methods", "tests"])
     assert verdict.identical
+
+
+@pytest.mark.parametrize("name", ["fedasync", "oafl"])
+def test_the_proximal_term_and_the_reset_of_our_own_methods_work_over_the_network(
+    name: str, tmp_path: Path
+) -> None:
+    table = tiny_recipe(name, stop={"rounds": 2})
+    options = {"name": name, "rho": 0.5, "reset_optimizer": True}
+    recipe = validate(Recipe, {**table.model_dump(), "method": options}, "test")
+    with Server(recipe, tmp_path / "run") as server:
+        devices = [start_device(device, server.address, tmp_path) for device in NAMES]
+        result = server.result()
+        for device in devices:
+            device.answer()
+    assert result.rounds == 2
+    assert replay(tmp_path / "run", weights=True, allow_modules=["tests"]).identical
+
+
+@pytest.mark.parametrize("name", ["fedasync", "oafl"])
+def test_a_run_with_a_proximal_term_is_resumed_as_if_it_had_never_stopped(
+    name: str, tmp_path: Path
+) -> None:
+    method = {"name": name, "rho": 0.5, "reset_optimizer": True}
+    whole = run(method=method)
+    interrupted_run(tmp_path / "run", method=method)
+    again = resume(tmp_path / "run", **GIVEN)  # type: ignore[arg-type]
+    assert again.weights_digest == whole.weights_digest != run(method=name).weights_digest
 
 
 # ---- in Python ---------------------------------------------------------------------------------

@@ -19,10 +19,21 @@ State = dict[str, Tensor]
 
 
 class Worker:
-    """A device that trains the whole model by itself; its momentum is its own for ever."""
+    """A device that trains the whole model by itself; its momentum is its own for ever.
+
+    ``rho``: it is pulled back to the model that a round began with. ``resets``: it forgets its
+    momentum when a round begins.
+    """
 
     def __init__(
-        self, model: nn.Sequential, loader: Loader, *, rate: float = 0.05, momentum: float = 0.9
+        self,
+        model: nn.Sequential,
+        loader: Loader,
+        *,
+        rate: float = 0.05,
+        momentum: float = 0.9,
+        rho: float = 0.0,
+        resets: bool = False,
     ) -> None:
         self.model = deepcopy(model).train()
         self.loader = loader
@@ -31,19 +42,34 @@ class Worker:
         self.step = 0
         self.began = 0  # the version its round began with
         self.merged: list[bool] = []  # or refused, one update after the other
+        self.rho, self.resets = rho, resets
+        self.start: State = {}
 
     def train(self, start: State) -> State:
         """One round."""
         self.model.load_state_dict(start)
+        self.start = deepcopy(start)
+        for optimizer in self.optimizers() if self.resets else ():
+            optimizer.state.clear()
         for _ in range(self.iterations):
             self.learn(*self.loader.batch(self.step))
             self.step += 1
         return deepcopy(self.model.state_dict())
 
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimizer]
+
     def learn(self, inputs: Tensor, labels: Tensor) -> None:
         self.optimizer.zero_grad()
         cross_entropy(self.model(inputs), labels).backward()
+        self.pull()
         self.optimizer.step()
+
+    def pull(self) -> None:
+        """The gradient of rho / 2 * distance^2."""
+        for name, parameter in self.model.named_parameters() if self.rho else ():
+            assert parameter.grad is not None
+            parameter.grad += self.rho * (parameter.detach() - self.start[name])
 
 
 class SplitWorker(Worker):
@@ -60,8 +86,10 @@ class SplitWorker(Worker):
         parts: int = 1,
         server_rate: float = 0.03,
         server_momentum: float = 0.8,
+        rho: float = 0.0,
+        resets: bool = False,
     ) -> None:
-        super().__init__(model, loader)
+        super().__init__(model, loader, rho=rho, resets=resets)
         self.parts = parts
         self.front, self.back = self.model[:1], self.model[1:]
         self.optimizer = torch.optim.SGD(self.front.parameters(), lr=0.05, momentum=0.9)
@@ -76,10 +104,14 @@ class SplitWorker(Worker):
         for hidden, wanted in zip(arrived, labels.tensor_split(self.parts), strict=True):
             share = len(wanted) / len(labels)
             (cross_entropy(self.back(hidden), wanted) * share).backward()
-        self.server_optimizer.step()
         for hidden, copied in zip(sent, arrived, strict=True):
             hidden.backward(copied.grad)
+        self.pull()
+        self.server_optimizer.step()
         self.optimizer.step()
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimizer, self.server_optimizer]
 
 
 class AuxiliaryWorker(Worker):
@@ -124,6 +156,7 @@ def fedasync(
     merges: int,
     weight: Callable[[int], float],
     max_delay: int = 10**6,
+    decay: Callable[[int], float] = lambda merges: 1.0,
 ) -> list[State]:
     """FedAsync; with split workers it is OAFL. FedOptima's devices do the same. All versions.
 
@@ -137,7 +170,8 @@ def fedasync(
         staleness = len(versions) - 1 - worker.began
         worker.merged.append(staleness <= max_delay)
         if worker.merged[-1]:
-            versions.append(mixed(versions[-1], local, weight(staleness)))
+            share = weight(staleness) * decay(len(versions) - 1)
+            versions.append(mixed(versions[-1], local, share))
         worker.began = len(versions) - 1
         if len(versions) > merges:
             break
@@ -183,8 +217,9 @@ def fedbuff(
                     velocity[name] = momentum * velocity[name] + change
                     model[name] = tensor + rate * velocity[name]
                 elif tensor.is_floating_point():
-                    kept = 1 - sum(w for w, _, _ in waiting) / buffer
-                    share = sum(w * new[name] for w, _, new in waiting) / buffer
+                    whole = max(buffer, sum(w for w, _, _ in waiting))
+                    kept = 1 - sum(w for w, _, _ in waiting) / whole
+                    share = sum(w * new[name] for w, _, new in waiting) / whole
                     model[name] = kept * tensor + share
                 else:
                     model[name] = max([tensor, *(new[name] for _, _, new in waiting)])

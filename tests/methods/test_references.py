@@ -102,6 +102,51 @@ def test_fedasync_weighs_by_the_rule_it_is_given(options, weight) -> None:  # ty
     assert_close(run.weights, expected)
 
 
+SCRIPT = {"rho": 0.4, "reset_optimizer": True, "alpha_decay": 0.5, "alpha_decay_at": [3, 7]}
+
+
+def halved(merges: int) -> float:
+    return 0.5 ** ((merges >= 3) + (merges >= 7))
+
+
+def test_fedasync_has_what_its_authors_script_has() -> None:
+    """A proximal term, an optimiser that begins anew with each task, and alpha halved twice."""
+    run = play("fedasync", rows=ALIKE, rounds=4, **SCRIPT)
+    assert run.merges > 8
+    workers = {
+        name: Worker(network(), own, rho=0.4, resets=True) for name, own in loaders(ALIKE).items()
+    }
+    start = network().state_dict()
+    *_, expected = fedasync(workers, start, run.arrivals, run.merges, polynomial, decay=halved)
+    assert_close(run.weights, expected)
+
+
+def test_oafl_has_it_too_on_both_sides() -> None:
+    run = play("oafl", rows=ALIKE, rounds=4, fleet=UNEVEN, **SCRIPT)
+    workers = {
+        name: SplitWorker(network(), own, rho=0.4, resets=True)
+        for name, own in loaders(ALIKE).items()
+    }
+    start = network().state_dict()
+    *_, expected = fedasync(workers, start, run.arrivals, run.merges, polynomial, decay=halved)
+    assert_close(run.weights, expected)
+
+
+@pytest.mark.parametrize("name", ["fedasync", "oafl"])
+def test_each_option_of_the_script_changes_what_is_learned(name: str) -> None:
+    runs = [
+        play(name, rows=ALIKE, rounds=3, **options)
+        for options in (
+            {},
+            {"rho": 0.4},
+            {"reset_optimizer": True},
+            {"alpha_decay": 0.5, "alpha_decay_at": [3]},
+        )
+    ]
+    firsts = [float(next(iter(run.weights.values())).sum()) for run in runs]
+    assert len(set(firsts)) == len(firsts)
+
+
 def test_fedasync_weighs_unequal_shares_as_fedavg_does() -> None:
     """Worked out again: rounds of a mean share, and staleness in what the others hold."""
     run = play("fedasync", rounds=6)
@@ -136,12 +181,15 @@ def test_fedasync_leaves_out_what_is_too_old_and_goes_on_from_the_global_model()
     assert_equal(run.weights, expected)
 
 
+@pytest.mark.parametrize("average", [None, 0.0, 3.0])
 @pytest.mark.parametrize(
     ("buffer", "rate", "momentum"), [(1, 1.0, 0.0), (2, 1.0, 0.0), (2, 0.7, 0.5), (4, 0.5, 0.9)]
 )
 def test_fedbuff_moves_by_the_mean_of_scaled_changes(
-    buffer: int, rate: float, momentum: float
+    buffer: int, rate: float, momentum: float, average: float | None
 ) -> None:
+    """A change that is as old as the average weighs 1; unless given, the average is (K - 1) / Z."""
+    usual = (len(ALIKE) - 1) / buffer if average is None else average
     run = play(
         "fedbuff",
         rows=ALIKE,
@@ -149,6 +197,7 @@ def test_fedbuff_moves_by_the_mean_of_scaled_changes(
         buffer=buffer,
         server_learning_rate=rate,
         server_momentum=momentum,
+        average_staleness=average,
     )
     assert_uneven(run)
     assert run.merges >= 3
@@ -157,7 +206,7 @@ def test_fedbuff_moves_by_the_mean_of_scaled_changes(
         network().state_dict(),
         run.arrivals,
         run.merges,
-        lambda staleness: (staleness + 1) ** -0.5,
+        lambda staleness: ((usual + 1) / (staleness + 1)) ** 0.5,
         buffer=buffer,
         rate=rate,
         momentum=momentum,
@@ -204,21 +253,8 @@ def test_a_refused_oafl_update_refreshes_the_device_and_its_server_copy() -> Non
     assert_equal(run.weights, expected)
 
 
-@pytest.mark.parametrize("auxiliary", ["classifier", "default"])
-def test_fedoptima_is_fedasync_of_the_device_sides_and_sgd_on_the_server(auxiliary: str) -> None:
-    run = play("fedoptima", rows=ALIKE, rounds=6, auxiliary=auxiliary)
-    assert run.auxiliary is not None
-    workers = {
-        name: AuxiliaryWorker(network(), run.auxiliary, own) for name, own in loaders(ALIKE).items()
-    }
-    start = deepcopy(workers["fast"].model.state_dict())
-    versions = fedasync(workers, start, run.arrivals, run.merges, lambda s: 1 / (s + 1))
-    assert_uneven(run)
-    device_side = {n: t for n, t in versions[-1].items() if not n.startswith("aux.")}
-    for worker in workers.values():
-        worker.train(versions[worker.began])  # the round the end of the run cut short
-
-    # What devices send does not depend on the server side, so that can be trained afterwards.
+def trained_server_side(run: Run, workers: Mapping[str, AuxiliaryWorker]) -> State:
+    """What devices send does not depend on the server side, so that can be trained afterwards."""
     back = network()[1:]
     optimizer = torch.optim.SGD(back.parameters(), lr=0.03, momentum=0.8)
     steps = [
@@ -234,5 +270,21 @@ def test_fedoptima_is_fedasync_of_the_device_sides_and_sgd_on_the_server(auxilia
         optimizer.zero_grad()
         cross_entropy(back(hidden), labels).backward()
         optimizer.step()
-    assert_equal(run.weights, {**device_side, **back.state_dict()})
+    return dict(back.state_dict())
+
+
+@pytest.mark.parametrize("auxiliary", ["classifier", "default"])
+def test_fedoptima_is_fedasync_of_the_device_sides_and_sgd_on_the_server(auxiliary: str) -> None:
+    run = play("fedoptima", rows=ALIKE, rounds=6, auxiliary=auxiliary)
+    assert run.auxiliary is not None
+    workers = {
+        name: AuxiliaryWorker(network(), run.auxiliary, own) for name, own in loaders(ALIKE).items()
+    }
+    start = deepcopy(workers["fast"].model.state_dict())
+    versions = fedasync(workers, start, run.arrivals, run.merges, lambda s: 1 / (s + 1))
+    assert_uneven(run)
+    device_side = {n: t for n, t in versions[-1].items() if not n.startswith("aux.")}
+    for worker in workers.values():
+        worker.train(versions[worker.began])  # the round the end of the run cut short
+    assert_equal(run.weights, {**device_side, **trained_server_side(run, workers)})
     assert_statistics_moved(run.weights)

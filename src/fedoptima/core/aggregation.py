@@ -14,7 +14,7 @@ from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.influence import EQUAL, Allowance, Share
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
 from fedoptima.core.messages import ModelUpdate
-from fedoptima.core.staleness import StalenessRule
+from fedoptima.core.staleness import AlphaDecay, StalenessRule
 from fedoptima.core.types import NodeId
 
 
@@ -157,14 +157,21 @@ class NoBarrier:
 class AsyncStaleness(NoBarrier):
     """FedAsync: fold in each update on arrival, at a weight that falls with its staleness.
 
+    ``decay``: of all weights, with the number of merges.
     Unequal shares: a device with less than the mean share has that much less weight; one with more
     counts what was merged since in shares of its own size, so that `1 / (s + 1)` is its part of
     the data, as in FedAvg. No weight exceeds that of the rule, and so none exceeds 1.
     """
 
-    def __init__(self, delay: DelayLimit | int, rule: StalenessRule | None = None) -> None:
+    def __init__(
+        self,
+        delay: DelayLimit | int,
+        rule: StalenessRule | None = None,
+        decay: AlphaDecay | None = None,
+    ) -> None:
         self.delay = DelayLimit(delay) if isinstance(delay, int) else delay
         self.rule = rule or StalenessRule()
+        self.decay = decay
         self.allowance = Allowance()
 
     @property
@@ -186,15 +193,18 @@ class AsyncStaleness(NoBarrier):
     def weight(self, offer: Offer) -> float:
         """What the update should weigh, above 0 and at most 1; asked once for each."""
         size = offer.share.update
-        return self.rule.weight(offer.behind / max(1.0, size)) * min(1.0, size)
+        weight = self.rule.weight(offer.behind / max(1.0, size)) * min(1.0, size)
+        return weight if self.decay is None else weight * self.decay.left(offer.version)
 
 
 class Buffered(NoBarrier):
     """FedBuff: collect ``size`` deltas, then move the model by their scaled mean.
 
     Devices continue at once with the current model. An accepted delta stays when its device leaves.
+    A delta of the staleness ``average`` weighs 1, fresher ones more and older ones less, so that
+    the rule shifts weight between deltas and does not lower the server's rate; 0: the rule itself.
     Unequal shares: a delta counts as much as its device's share relative to the mean, and the
-    buffer is full, too, when those in it count as ``size`` together. Weights sum to at most 1.
+    buffer is full, too, when those in it count as ``size`` together.
     """
 
     def __init__(
@@ -203,13 +213,17 @@ class Buffered(NoBarrier):
         delay: DelayLimit | int,
         *,
         rule: StalenessRule | None = None,
+        average: float = 0.0,
         server_optimizer: ServerOptimizer | None = None,
     ) -> None:
         if size < 1:
             raise ConfigError(f"the buffer must hold at least 1 update, got {size}")
+        if not average >= 0:
+            raise ConfigError(f"the average staleness must be at least 0, got {average}")
         self.size = size  # Z
         self.delay = DelayLimit(delay) if isinstance(delay, int) else delay
         self.rule = rule or StalenessRule("polynomial", a=0.5)
+        self.average = average
         self.server_optimizer = server_optimizer or ServerOptimizer()
         self.allowance = Allowance()
         self._pool: list[tuple[NodeId, ModelUpdate, float]] = []  # with their weights, times Z
@@ -224,7 +238,7 @@ class Buffered(NoBarrier):
         if self.delay.refuses(offer):
             return _refuse(offer)
         device, size, settled = offer.device, offer.share.update, ((offer.device, offer.update),)
-        wanted = self.rule.weight(offer.behind) * size
+        wanted = self.rule.weight(offer.behind) / self.rule.weight(self.average) * size
         weight = self.allowance.take(device, offer.share, wanted)
         part = weight / wanted
         counted = offer.share.work * part

@@ -30,6 +30,7 @@ class Method:
     auxiliary: str | int = "none"  # for the Pre-processor: the network that gives a local loss
     own_split: bool = False  # for the Pre-processor: cut where a pipelined mini-batch is shortest
     robust: RobustBarrier = "none"  # how merges withstand hostile devices
+    reset_optimizer: bool = False  # each round begins with a fresh one, on both sides
     # What a device's loss becomes: `local_loss(loss, weights, received)`, docs/write-a-method.md.
     local_loss: Callable[..., object] | None = field(default=None, hash=False)
     # Options that were left open, as they were chosen for the number of devices.

@@ -116,10 +116,13 @@ class DeltaOptimizer:
     ) -> Tensors:
         """Only parameters are moved by deltas; buffers are handed in as they are and averaged.
 
-        A running variance moved by differences to several older models could become negative.
+        A running variance moved by differences to several older models could become negative, and
+        so it could at weights that add up to more than 1: then they count in proportion.
         """
         buffers = {name: tensor for name, tensor in base.items() if name not in parameters}
-        moved = merge(buffers, 1 - sum(weight for weight, _ in parts), parts)
+        total = max(1.0, sum(weight for weight, _ in parts))
+        shares = [(weight / total, part) for weight, part in parts]
+        moved = merge(buffers, max(0.0, 1 - sum(weight for weight, _ in shares)), shares)
         with torch.no_grad():
             for name, tensor in base.items():
                 if name not in parameters:

@@ -25,6 +25,7 @@ from fedoptima.engine.faults import Faults
 from fedoptima.engine.flat import in_one_piece
 from fedoptima.engine.gpu_upload import all_arrive, arrived
 from fedoptima.engine.learner import Learner
+from fedoptima.engine.local_loss import CopyLosses
 from fedoptima.engine.merging import choose, handed_in, is_finite, of_copies, where
 from fedoptima.engine.network import Network
 from fedoptima.engine.payload_validation import (
@@ -63,6 +64,7 @@ class ServerEngine(ServerAdmission):
         self._network: Network | None = None  # the server side
         self._server: Learner | None = None  # the shared one, or the merged copies
         self._copies: dict[NodeId, Learner] = {}
+        self._losses = CopyLosses(workload.local_loss)
         self._deltas = DeltaOptimizer()
         self._robustness = Robustness(workload.robust)
         self._faults = Faults()
@@ -87,6 +89,7 @@ class ServerEngine(ServerAdmission):
                 return Outcome(Payload(result, 0))
             case CloseCopy(device):
                 self._copies.pop(device, None)
+                self._losses.end(device)
                 return Outcome(Payload(result, 0))
         raise InvariantBroken(f"a server does not run {type(job).__name__}")
 
@@ -194,6 +197,7 @@ class ServerEngine(ServerAdmission):
             labels = self._workload.labels.within_range(labels)
         activation = rebuild_activation(tensors, self._activation)
         loss = self._workload.loss(cast(Tensor, learner.call(activation)), labels)
+        loss = self._losses.changed(loss, job.origin, learner)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss
         weighted.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
@@ -221,7 +225,7 @@ class ServerEngine(ServerAdmission):
         if len(sides) > 1:
             for device in job.refresh:
                 if device in self._copies:
-                    self._copies[device].load(self._shared().tensors())
+                    self._refresh(device)
         return as_text(refused, faulty)
 
     def _fold(self, job: Merge, sides: list[Parts]) -> None:
@@ -249,10 +253,14 @@ class ServerEngine(ServerAdmission):
             self.deferred.note(self.deferred.place(device) if place is None else place, fault)
 
     def _open_copy(self, device: NodeId) -> None:
-        shared = self._shared()
         if device not in self._copies:
             self._copies[device] = self._learner(f"{device}'s side of the server")
-        self._copies[device].load(shared.tensors())
+        self._refresh(device)
+
+    def _refresh(self, device: NodeId) -> None:
+        copy = self._copies[device]
+        copy.load(self._shared().tensors())
+        self._losses.begin(device, copy)
 
     # ---- results -----------------------------------------------------------------------------
 
@@ -291,6 +299,7 @@ class ServerEngine(ServerAdmission):
         all_arrive(self._workload.compute)  # payloads that wait in the core are saved after this
         tensors = {f"global.{name}": tensor for name, tensor in self._global.items()}
         tensors |= {f"velocity.{name}": t for name, t in self._deltas.velocity.items()}
+        tensors |= {f"began.{name}": tensor for name, tensor in self._losses.save().items()}
         learners: dict[str, object] = {}
         for name, learner in self._named_learners().items():
             state, own = learner.save()
@@ -331,6 +340,7 @@ class ServerEngine(ServerAdmission):
                 self._open_copy(NodeId(name))
         for name, learner in self._named_learners().items():
             learner.restore(learners[name], _under(f"learner.{name}/", tensors))
+        self._losses.restore(_under("began.", tensors))
 
     def _named_learners(self) -> dict[NodeId, Learner]:
         shared = {} if self._server is None else {SERVER: self._server}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedoptima.config.schema import Recipe
+from fedoptima.config.training import OptimizerConfig
 from fedoptima.core.method import Method
 from fedoptima.core.plan import Plan
 from fedoptima.core.ranges import unusual_speeds
@@ -109,8 +110,8 @@ def prepare_run(
         dataset=dataset.to(compute),
         validation=validation.to(compute),
         planning=plan_settings(recipe, method, dataset.output, given),
-        device_optimizer=recipe.training.device,
-        server_optimizer=recipe.training.server,
+        device_optimizer=_optimizer(recipe.training.device, method),
+        server_optimizer=_optimizer(recipe.training.server, method),
         schedule=recipe.training.schedule,
         compute=compute,
         evaluation_batch=recipe.training.evaluation_batch,
@@ -123,6 +124,10 @@ def prepare_run(
         stored_costs=_stored_costs(recipe, method, dataset, given),
     )
     return RunSetup(recipe, method, workload)
+
+
+def _optimizer(config: OptimizerConfig, method: Method) -> OptimizerConfig:
+    return config.model_copy(update={"reset_on_load": True}) if method.reset_optimizer else config
 
 
 def _stored_costs(

@@ -9,16 +9,21 @@ from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.scheduler import FifoScheduler
-from fedoptima.core.staleness import StalenessRule
+from fedoptima.core.staleness import AlphaDecay, StalenessRule
 from fedoptima.methods.options import (
+    AlphaDecayAtOption,
+    AlphaDecayOption,
     AlphaMaxOption,
     AlphaOption,
     MaxDelayOption,
+    ResetOptimizerOption,
+    RhoOption,
     RobustOption,
     StalenessAOption,
     StalenessBOption,
     StalenessOption,
 )
+from fedoptima.methods.proximal import proximal_loss
 
 
 def fedasync(
@@ -28,20 +33,27 @@ def fedasync(
     staleness: StalenessOption = "polynomial",
     alpha: AlphaOption = 0.8,
     alpha_max: AlphaMaxOption = 1.0,
-    staleness_a: StalenessAOption = 0.5,
+    alpha_decay: AlphaDecayOption = 1.0,
+    alpha_decay_at: AlphaDecayAtOption = (),
+    staleness_a: StalenessAOption = None,
     staleness_b: StalenessBOption = 4.0,
+    rho: RhoOption = 0.0,
+    reset_optimizer: ResetOptimizerOption = False,
     robust: RobustOption = "none",
 ) -> Method:
     delay = 8 * devices if max_delay is None else max_delay
     limit = DelayLimit(delay, while_away=max_delay is None)
     rule = StalenessRule(staleness, alpha, staleness_a, staleness_b, alpha_max)
+    decay = AlphaDecay(alpha_decay, alpha_decay_at)
     return Method(
         name="fedasync",
         program=ProgramSpec("full"),
         training=ServerTraining.NONE,
-        aggregation=partial(AsyncStaleness, limit, rule),
+        aggregation=partial(AsyncStaleness, limit, rule, decay),
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
-        resolved={"max_delay": delay},
+        reset_optimizer=reset_optimizer,
+        local_loss=proximal_loss(rho),
+        resolved={"max_delay": delay, "staleness_a": rule.slope},
     )

@@ -36,8 +36,17 @@ def fedbuff(
     ] = None,
     max_delay: MaxDelayOption = None,
     staleness: StalenessOption = "polynomial",
-    staleness_a: StalenessAOption = 0.5,
+    staleness_a: StalenessAOption = None,
     staleness_b: StalenessBOption = 4.0,
+    average_staleness: Annotated[
+        float | None,
+        Field(
+            description="Staleness at which a change weighs 1, as in its authors' code; unset: "
+            "(K - 1) / Z, the average of K devices; 0: the published rule, where only a fresh one "
+            "weighs 1.",
+            examples=[0.0],
+        ),
+    ] = None,
     server_learning_rate: Annotated[
         float, Field(description="Factor on the mean change that is applied.")
     ] = 1.0,
@@ -48,14 +57,24 @@ def fedbuff(
     delay = 8 * devices if max_delay is None else max_delay
     limit = DelayLimit(delay, while_away=max_delay is None)
     rule = StalenessRule(staleness, 1.0, staleness_a, staleness_b)
+    # Each merge makes the updates of all devices but the one that completes the buffer one version
+    # older, and there are Z updates to a merge.
+    average = (devices - 1) / size if average_staleness is None else average_staleness
     optimizer = ServerOptimizer(server_learning_rate, server_momentum)
     return Method(
         name="fedbuff",
         program=ProgramSpec("full", delta=True),
         training=ServerTraining.NONE,
-        aggregation=partial(Buffered, size, limit, rule=rule, server_optimizer=optimizer),
+        aggregation=partial(
+            Buffered, size, limit, rule=rule, average=average, server_optimizer=optimizer
+        ),
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
-        resolved={"buffer": size, "max_delay": delay},
+        resolved={
+            "buffer": size,
+            "max_delay": delay,
+            "staleness_a": rule.slope,
+            "average_staleness": average,
+        },
     )

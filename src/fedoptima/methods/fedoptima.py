@@ -43,7 +43,7 @@ def fedoptima(
     staleness: StalenessOption = "inverse",
     alpha: AlphaOption = 1.0,
     alpha_max: AlphaMaxOption = 1.0,
-    staleness_a: StalenessAOption = 0.5,
+    staleness_a: StalenessAOption = None,
     staleness_b: StalenessBOption = 4.0,
     scheduler: Annotated[
         Literal["counter", "fifo"],
@@ -87,5 +87,5 @@ def fedoptima(
         else OpenFlow,
         auxiliary=auxiliary,
         robust=robust,
-        resolved={"activation_cap": cap, "max_delay": delay},
+        resolved={"activation_cap": cap, "max_delay": delay, "staleness_a": rule.slope},
     )

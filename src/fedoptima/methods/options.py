@@ -20,7 +20,39 @@ AlphaOption = Annotated[
     float, Field(description="Share of the merged model that a fresh update gets.")
 ]
 AlphaMaxOption = Annotated[float, Field(description="Largest share that an update gets.")]
-StalenessAOption = Annotated[float, Field(description="a of polynomial and hinge.")]
+AlphaDecayOption = Annotated[
+    float,
+    Field(
+        description="Factor on alpha after each number of merges in `alpha_decay_at`; the authors' "
+        "script has 0.5."
+    ),
+]
+AlphaDecayAtOption = Annotated[
+    tuple[int, ...],
+    Field(description="Merges after which alpha falls.", examples=[(400, 800)]),
+]
+RhoOption = Annotated[
+    float,
+    Field(
+        ge=0,
+        description="Proximal term: rho / 2 times the squared distance to the model that the round "
+        "began with is added to the loss.",
+        examples=[0.005],
+    ),
+]
+ResetOptimizerOption = Annotated[
+    bool,
+    Field(
+        description="Each round begins with a fresh optimiser, as in the authors' script; false: "
+        "as `reset_on_load` says."
+    ),
+]
+StalenessAOption = Annotated[
+    float | None,
+    Field(
+        description="a of polynomial and hinge; unset: as published, 0.5 and 10.", examples=[0.5]
+    ),
+]
 StalenessBOption = Annotated[float, Field(description="b of hinge.")]
 MaxDelayOption = Annotated[
     int | None,

@@ -44,7 +44,8 @@ class RecordedServer(ServerEngine):
         self._recorder = Recorder(workload.compute)
         self._pool = torch.cuda.graph_pool_handle()
         ours = workload.server_code.build is None and workload.loss_is_ours
-        self._records = ours and workload.robust == "none"
+        hooked = workload.planning.training is ServerTraining.PER_DEVICE and workload.local_loss
+        self._records = ours and workload.robust == "none" and not hooked
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}
         self._inputs: dict[tuple[object, ...], Tensors] = {}

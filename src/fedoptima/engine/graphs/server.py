@@ -38,7 +38,8 @@ class GraphedServer(ServerEngine):
         super().__init__(workload, deferred=True)
         self._recorder = Recorder(workload.compute)
         ours = workload.server_code.build is None and workload.loss_is_ours
-        self._records = ours and workload.robust == "none"
+        hooked = workload.planning.training is ServerTraining.PER_DEVICE and workload.local_loss
+        self._records = ours and workload.robust == "none" and not hooked
         self._lanes: dict[NodeId, Recorder] = {}  # of copies, which do not wait for each other
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}
