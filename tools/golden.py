@@ -23,7 +23,7 @@ STORED = ROOT / "tests" / "golden" / "digests.json"
 
 METHODS: dict[str, dict[str, Any]] = {
     name: {"name": name}
-    for name in ("fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl")
+    for name in ("fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl", "cse_fsl")
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "fedoptima, fifo": {"name": "fedoptima", "scheduler": "fifo"},
@@ -34,6 +34,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fedoptima, polynomial": {"name": "fedoptima", "staleness": "polynomial", "alpha": 0.8},
     "fedoptima, delay 2": {"name": "fedoptima", "max_delay": 2},
     "fl, waits for who left": {"name": "fl", "on_leave": "wait"},
+    "pipar, its own split": {"name": "pipar", "own_split": True},
+    "fedbuff, as published": {"name": "fedbuff", "average_staleness": 0.0},
 }
 CASES = METHODS | VARIANTS
 

@@ -161,7 +161,9 @@ def test_a_trace_on_disk_says_what_was_seen_live(method: str, tmp_path: Path) ->
     assert summarise(path) == world.accounts.summary()
 
 
-@pytest.mark.parametrize("method", ["fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl"])
+@pytest.mark.parametrize(
+    "method", ["fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl", "cse_fsl"]
+)
 def test_a_result_is_what_its_trace_says(method: str, tmp_path: Path) -> None:
     fleet = {**FLEET, "churn": CHURN}
     asked: list[Summary] = []

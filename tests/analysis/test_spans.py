@@ -51,7 +51,7 @@ from tests.analysis.stories import (
 from tests.support.fleets import descriptions
 from tests.verification.traces import trace_of
 
-METHODS = ["fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl"]
+METHODS = ["fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl", "cse_fsl"]
 WORK = (Kind.TRAIN, Kind.MERGE, Kind.OTHER)
 TRANSFERS = (Kind.SEND, Kind.RECEIVE)
 
@@ -373,7 +373,7 @@ def test_spans_sum_to_the_usage_at_any_moment_whatever_happens(method: str) -> N
     assert_covers(so_far)
     kinds = {span.kind for span in found}
     assert {Kind.TRAIN, Kind.MERGE, Kind.SEND, Kind.RECEIVE, Kind.IDLE_1, Kind.AWAY} <= kinds
-    if method in ("fl", "splitfed", "pipar"):
+    if method in ("fl", "splitfed", "pipar", "cse_fsl"):
         assert Kind.IDLE_2 in kinds
 
 

@@ -385,10 +385,11 @@ def test_a_round_waits_for_no_newcomer_and_everybody_who_hands_in_is_answered(
         elif what == "time":
             now += 11.0
         carry_out(made.reconsider(now))
-    for device in made._away.copy():  # in the end they are back
+    kept = [device for device in made._pool if device not in there]
+    for device in (*made._away, *kept):  # in the end they are back
         there[device] = None
-        assert made.enters(device, now)
-        there[device] = version
+        assert made.enters(device, now) == (device not in kept)
+        there[device] = None if device in kept else version
     for _ in range(2):
         for device in [d for d, trained in there.items() if trained is not None]:
             if there[device] is not None:

@@ -18,7 +18,7 @@ from fedoptima.methods.registry import METHODS
 from fedoptima.testing.world import Description, Device, World
 from tests.experiments.runs import run
 
-BARRIERS = ("fl", "splitfed", "pipar")
+BARRIERS = ("fl", "splitfed", "pipar", "cse_fsl")
 EVERY = pytest.mark.parametrize("name", BARRIERS)
 
 

@@ -1,4 +1,4 @@
-"""All seven methods over real sockets: the same cores, the same maths, the same weights.
+"""All methods over real sockets: the same cores, the same maths, the same weights.
 
 Shares of unequal size, batch-norm, momentum and a falling learning rate: whatever depends on the
 order of batches or merges, on versions or on progress, shows in the weights.

@@ -49,7 +49,7 @@ def test_the_trace_has_the_same_digest(method: str, data: dict[str, object]) -> 
 
 @pytest.mark.parametrize("data", DATA.values(), ids=list(DATA))
 @pytest.mark.parametrize(
-    "method", ["fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl"]
+    "method", ["fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl", "cse_fsl"]
 )
 def test_what_is_stored_gives_the_same_run(method: str, data: dict[str, object]) -> None:
     recipe = recipe_of(data={"name": "digits", **data}, method={"name": method})

@@ -253,6 +253,19 @@ def test_a_refused_oafl_update_refreshes_the_device_and_its_server_copy() -> Non
     assert_equal(run.weights, expected)
 
 
+def test_cse_fsl_is_fedavg_of_the_device_sides_and_sgd_on_the_server() -> None:
+    run = play("cse_fsl", rounds=3)
+    assert run.auxiliary is not None
+    workers = {
+        name: AuxiliaryWorker(network(), run.auxiliary, own) for name, own in loaders().items()
+    }
+    start = deepcopy(workers["fast"].model.state_dict())
+    merged = fedavg(workers, start, 3)
+    device_side = {n: t for n, t in merged.items() if not n.startswith("aux.")}
+    assert_equal(run.weights, {**device_side, **trained_server_side(run, workers)})
+    assert_statistics_moved(run.weights)
+
+
 def trained_server_side(run: Run, workers: Mapping[str, AuxiliaryWorker]) -> State:
     """What devices send does not depend on the server side, so that can be trained afterwards."""
     back = network()[1:]

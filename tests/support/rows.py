@@ -1,4 +1,4 @@
-"""The seven methods and the paper's two ablations, as rows of five policies each."""
+"""The methods and the paper's two ablations, as rows of five policies each."""
 
 from __future__ import annotations
 
@@ -97,6 +97,11 @@ def fedoptima(o: Options = DEFAULTS) -> Method:
     )
 
 
+def cse_fsl(o: Options = DEFAULTS) -> Method:
+    flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout, balanced=False)
+    return _row("cse_fsl", AUXILIARY, ServerTraining.SHARED, _barrier(o), flow)
+
+
 def fifo(o: Options = DEFAULTS) -> Method:
     flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout, balanced=False)
     return _row("fifo", AUXILIARY, ServerTraining.SHARED, _async(o), flow)
@@ -114,8 +119,11 @@ def no_auxiliary(o: Options = DEFAULTS) -> Method:
 
 ROWS: dict[str, Row] = {
     row.__name__: row
-    for row in (fl, fedasync, fedbuff, splitfed, pipar, oafl, fedoptima, fifo, no_auxiliary)
+    for row in (
+        *(fl, fedasync, fedbuff, splitfed, pipar, oafl, cse_fsl),
+        *(fedoptima, fifo, no_auxiliary),
+    )
 }
-WITH_BARRIER = ("fl", "splitfed", "pipar")
+WITH_BARRIER = ("fl", "splitfed", "pipar", "cse_fsl")
 WITHOUT_BARRIER = tuple(name for name in ROWS if name not in WITH_BARRIER)
-CAPPED = ("fedoptima", "fifo")
+CAPPED = ("fedoptima", "fifo", "cse_fsl")

@@ -12,7 +12,7 @@ from fedoptima.core.types import NodeId
 # At the paper's spread of speeds (1 to 9) the slowest device has a seventeenth of its share.
 WARNING_FACTOR: Final = 20.0
 
-_BARRIER = ("fl", "splitfed", "pipar")
+_BARRIER = ("fl", "splitfed", "pipar", "cse_fsl")
 
 
 def influence_warnings(balance: Balance, method: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ from fedoptima.trace.plain_files import refuse_links
 def compare(
     recipe: Recipe | str | Path | None = None,
     *,
-    methods: Methods = "all",
+    methods: Methods = "paper",
     seeds: int | Sequence[int] | None = None,
     options: Mapping[str, object] | None = None,
     model: nn.Module | str | Options | None = None,
@@ -76,7 +76,8 @@ def compare(
     Args:
         recipe: A recipe file, or a `Recipe`.
         methods: Their names, or functions that make a `fedoptima.methods.Method`, which the
-            processes of the runs import by name; or `"all"`.
+            processes of the runs import by name; `"paper"`: FedOptima and the paper's six
+            baselines; or `"all"`.
         seeds: How many, counted up from the recipe's; or which.
         options: For those methods that have them, or for one alone
             (`{"pipar.micro_batches": 10}`). The recipe's own method options go only to the method

@@ -37,7 +37,14 @@ from fedoptima.experiments.describe import versions
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import build_method
 from fedoptima.experiments.setup import prepare
-from fedoptima.methods.registry import METHODS, Builder, find_method, method_options, name_of
+from fedoptima.methods.registry import (
+    METHODS,
+    PAPER_METHODS,
+    Builder,
+    find_method,
+    method_options,
+    name_of,
+)
 from fedoptima.named_code import ANY_CODE
 
 Methods = str | Builder | Sequence[str | Builder]
@@ -163,6 +170,8 @@ def chosen_methods(methods: Methods, given: Given) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(m.strip() if isinstance(m, str) else name_of(m) for m in named))
     if names == ("all",):
         return tuple(METHODS)
+    if names == ("paper",):
+        return PAPER_METHODS
     for name in names:
         find_method(name, ANY_CODE, given.methods)
     return names

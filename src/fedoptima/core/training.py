@@ -127,15 +127,14 @@ class Training:
         self.aggregation.left(device, now, awaited=awaited)
         kept = self.aggregation.holds(device)
         self.models.left(device, keep_copy=kept)
-        if not awaited:  # a barrier that waited only for this device opens
-            self._reconsider_due = True
+        self._reconsider_due |= not awaited  # a barrier that waited only for this device opens
         dropped = self.scheduler.leave(device)
-        notes: list[Effect] = []
-        if kept:
-            notes.append(Note(NoteKind.UPDATE_KEPT, device, "it counts when the round ends"))
-            if member.update is not None:
-                self.scheduler.put(device, member.update)
-        return [*notes, *self.roster.turn_on(self.flow.left(device, dropped, now))]
+        turned_on = self.roster.turn_on(self.flow.left(device, dropped, now))
+        if not kept:
+            return turned_on
+        if member.update is not None:
+            self.scheduler.put(device, member.update)
+        return [Note(NoteKind.UPDATE_KEPT, device, "it counts when the round ends"), *turned_on]
 
     def expect_all_back(self) -> bool:
         """After a restart of the server: a barrier would open for the first device that is back and

@@ -92,3 +92,12 @@ def propagate(activation: object, gradients: Tensors) -> None:
         if tensor.requires_grad
     ]
     torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
+
+
+def under(prefix: str, tensors: Tensors) -> Tensors:
+    """Those whose names begin with the prefix, without it."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

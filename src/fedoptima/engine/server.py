@@ -41,6 +41,7 @@ from fedoptima.engine.payloads import (
     gradients_of,
     pack,
     rebuild_activation,
+    under,
 )
 from fedoptima.engine.robustness import Parts, Robustness
 from fedoptima.engine.server_admission import ServerAdmission
@@ -325,31 +326,23 @@ class ServerEngine(ServerAdmission):
         if not plan:
             return
         self._build(Plan.from_json(plan))
-        self._global = self._as_merged(_under("global.", tensors))
-        self._deltas.velocity = _under("velocity.", tensors)
+        self._global = self._as_merged(under("global.", tensors))
+        self._deltas.velocity = under("velocity.", tensors)
         self._faults.restore(cast(list[NodeId], state.get("faulty", [])))
         if self.deferred is not None:
             devices = cast(list[NodeId], state.get("deferred", []))
-            self.deferred.restore(devices, _under("deferred.", tensors))
+            self.deferred.restore(devices, under("deferred.", tensors))
         if "robustness" in state:
             robustness = cast(Mapping[str, object], state["robustness"])
-            self._robustness.restore(robustness, _under("robustness.", tensors))
+            self._robustness.restore(robustness, under("robustness.", tensors))
         learners = cast(Mapping[str, Mapping[str, object]], state["learners"])
         for name in learners:
             if name != SERVER:
                 self._open_copy(NodeId(name))
         for name, learner in self._named_learners().items():
-            learner.restore(learners[name], _under(f"learner.{name}/", tensors))
-        self._losses.restore(_under("began.", tensors))
+            learner.restore(learners[name], under(f"learner.{name}/", tensors))
+        self._losses.restore(under("began.", tensors))
 
     def _named_learners(self) -> dict[NodeId, Learner]:
         shared = {} if self._server is None else {SERVER: self._server}
         return {**shared, **self._copies}
-
-
-def _under(prefix: str, tensors: Tensors) -> Tensors:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

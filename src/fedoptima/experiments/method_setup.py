@@ -62,7 +62,7 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
         )
     every = {**known, **options, **method.resolved}  # of another one, perhaps, that it is made from
     own = {key: value for key, value in every.items() if key in known and _plain(value)}
-    return replace(method, resolved=own)
+    return replace(method, resolved=json.loads(json.dumps(own)))  # as it is when read back
 
 
 def _plain(value: object) -> bool:

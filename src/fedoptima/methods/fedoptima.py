@@ -8,37 +8,30 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
-from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
 from fedoptima.core.staleness import StalenessRule
 from fedoptima.methods.options import (
+    ActivationCapOption,
     AlphaMaxOption,
     AlphaOption,
+    CreditTimeoutOption,
     MaxDelayOption,
     RobustOption,
     StalenessAOption,
     StalenessBOption,
     StalenessOption,
+    activation_cap_of,
 )
 
 
 def fedoptima(
     devices: int,
     *,
-    activation_cap: Annotated[
-        int | None,
-        Field(
-            description="omega, most activation batches that wait for the server; unset: "
-            "max(2 K, 32).",
-            examples=[64],
-        ),
-    ] = None,
-    credit_timeout: Annotated[
-        float, Field(description="Seconds until an unused turn-on returns to the pool.")
-    ] = 60.0,
+    activation_cap: ActivationCapOption = None,
+    credit_timeout: CreditTimeoutOption = 60.0,
     max_delay: MaxDelayOption = None,
     staleness: StalenessOption = "inverse",
     alpha: AlphaOption = 1.0,
@@ -63,12 +56,7 @@ def fedoptima(
     robust: RobustOption = "none",
 ) -> Method:
     """`scheduler` and `auxiliary` are the paper's ablations (section 6.5)."""
-    cap = max(2 * devices, 32) if activation_cap is None else activation_cap
-    if cap < 1:
-        raise ConfigError(
-            f"method.activation_cap = {cap}: must be at least 1 "
-            f"(at least the number of devices, {devices}, keeps the server busy)"
-        )
+    cap = activation_cap_of(activation_cap, devices)
     delay = 8 * devices if max_delay is None else max_delay
     limit = DelayLimit(delay, while_away=max_delay is None)
     rule = StalenessRule(staleness, alpha, staleness_a, staleness_b, alpha_max)

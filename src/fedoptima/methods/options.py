@@ -6,8 +6,26 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.robust import Robust, RobustBarrier
 
+ActivationCapOption = Annotated[
+    int | None,
+    Field(
+        description="omega, most activation batches that wait for the server; unset: max(2 K, 32).",
+        examples=[64],
+    ),
+]
+CreditTimeoutOption = Annotated[
+    float, Field(description="Seconds until an unused turn-on returns to the pool.")
+]
+LocalAuxiliaryOption = Annotated[
+    str | int,
+    Field(
+        description="The device's auxiliary network: default, classifier, deep, a number of "
+        "blocks, or your own as 'package.module:function'."
+    ),
+]
 StalenessOption = Annotated[
     Literal["inverse", "constant", "polynomial", "hinge"],
     Field(
@@ -92,3 +110,23 @@ BarrierTimeoutOption = Annotated[
         examples=[600.0],
     ),
 ]
+
+
+def activation_cap_of(given: int | None, devices: int) -> int:
+    cap = max(2 * devices, 32) if given is None else given
+    if cap < 1:
+        raise ConfigError(
+            f"method.activation_cap = {cap}: must be at least 1 "
+            f"(at least the number of devices, {devices}, keeps the server busy)"
+        )
+    return cap
+
+
+def local_auxiliary_of(given: str | int) -> str | int:
+    """Of a method whose devices learn from nothing else."""
+    if given == "none":
+        raise ConfigError(
+            "method.auxiliary = 'none': its devices learn from their auxiliary networks alone; "
+            "splitfed is the method whose devices wait for the server's gradients"
+        )
+    return given

@@ -9,6 +9,7 @@ from typing import cast
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
+from fedoptima.methods.cse_fsl import cse_fsl
 from fedoptima.methods.fedasync import fedasync
 from fedoptima.methods.fedbuff import fedbuff
 from fedoptima.methods.fedoptima import fedoptima
@@ -20,8 +21,9 @@ from fedoptima.named_code import NO_CODE, AllowedCode, import_name, installed
 
 Builder = Callable[..., Method]  # from the number of devices, and options by name
 
-_BUILDERS = (fedoptima, fl, fedasync, fedbuff, splitfed, pipar, oafl)
-METHODS: dict[str, Builder] = {build.__name__: build for build in _BUILDERS}
+_PAPER = (fedoptima, fl, fedasync, fedbuff, splitfed, pipar, oafl)
+METHODS: dict[str, Builder] = {build.__name__: build for build in (*_PAPER, cse_fsl)}
+PAPER_METHODS = tuple(build.__name__ for build in _PAPER)  # FedOptima and the paper's baselines
 
 
 def find_method(

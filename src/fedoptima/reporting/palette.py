@@ -51,4 +51,5 @@ METHODS: Mapping[str, Look] = {
     "splitfed": Look("#E69F00", "longdash"),
     "pipar": Look("#56B4E9", "longdashdot"),
     "oafl": Look("#999999", "5px 2px"),
+    "cse_fsl": Look("#8C564B", "2px 2px 8px 2px"),
 }

@@ -33,7 +33,12 @@ class Protocol(StrEnum):
 def compare(
     recipe: options.RecipeFile = None,
     methods: Annotated[
-        str | None, typer.Option(metavar="A,B,C", help="The methods to compare.  [default: all]")
+        str | None,
+        typer.Option(
+            metavar="A,B,C",
+            help="The methods to compare: names; paper: FedOptima and the paper's six baselines; "
+            "or all.  [default: paper]",
+        ),
     ] = None,
     seeds: many_runs.Seeds = None,
     seed: many_runs.SeedList = None,
@@ -111,7 +116,7 @@ def compare(
         begin = partial(
             run_comparison,
             changed,
-            methods=methods or "all",
+            methods=methods or "paper",
             seeds=many_runs.one_of(seeds, seed),
             options=options,
             target=target,

@@ -1,0 +1,50 @@
+"""CSE-FSL: local losses on the devices and one server side for all, but rounds end together."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fedoptima.core.barrier import Barrier
+from fedoptima.core.flow import CappedFlow
+from fedoptima.core.messages import ProgramSpec
+from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.scheduler import FifoScheduler
+from fedoptima.methods.options import (
+    ActivationCapOption,
+    BarrierTimeoutOption,
+    CreditTimeoutOption,
+    LocalAuxiliaryOption,
+    OnLeaveOption,
+    ParticipationOption,
+    RobustBarrierOption,
+    activation_cap_of,
+    local_auxiliary_of,
+)
+
+
+def cse_fsl(
+    devices: int,
+    *,
+    activation_cap: ActivationCapOption = None,
+    credit_timeout: CreditTimeoutOption = 60.0,
+    auxiliary: LocalAuxiliaryOption = "default",
+    on_leave: OnLeaveOption = "drop",
+    barrier_timeout: BarrierTimeoutOption = None,
+    participation: ParticipationOption = 1.0,
+    robust: RobustBarrierOption = "none",
+) -> Method:
+    """Not in the paper: what is left of FedOptima without its asynchronous aggregation."""
+    cap = activation_cap_of(activation_cap, devices)
+    return Method(
+        name="cse_fsl",
+        program=ProgramSpec("auxiliary"),
+        training=ServerTraining.SHARED,
+        aggregation=partial(
+            Barrier, on_leave=on_leave, timeout=barrier_timeout, participation=participation
+        ),
+        scheduler=FifoScheduler,
+        flow=partial(CappedFlow, cap, timeout=credit_timeout, balanced=False),
+        auxiliary=local_auxiliary_of(auxiliary),
+        robust=robust,
+        resolved={"activation_cap": cap},
+    )
