@@ -33,6 +33,7 @@ def test_the_machine_and_the_place_of_the_data_are_no_part_of_a_run(catalogue: C
     assert (run.recipe.device, run.recipe.data.directory) == ("cuda", "/data")
     (dry, *_) = runs_of(catalogue, catalogue.figures["idle"], elsewhere)
     assert dry.recipe.device == "cpu"
+    assert dry.recipe.data.directory != "/data"  # the timing of the complete set, everywhere
 
 
 def test_dry_and_trained_are_different_runs_and_so_are_seeds(catalogue: Catalogue) -> None:

@@ -26,6 +26,9 @@ from fedoptima.reproduction.catalogue import Catalogue, Figure, Kind, Protocol
 from fedoptima.sim.fleet import presets
 
 _NO_PART = {"name", "device", "threads", "deploy", "method"}  # of what a run is
+# A dry run is the same everywhere if the data set is assumed to be complete, whatever there is of it
+# on a machine's disk.
+_NO_DATA = Path(__file__).parent
 _FEW = 3.0  # epochs
 SEEDS = 3
 
@@ -99,7 +102,9 @@ def _about(catalogue: Catalogue, figure: Figure, workload: str, choice: Choice) 
         if reaches_all(key):
             set_key(table, key, value)
             unset_in_methods(table, key)
-    if choice.data is not None:
+    if figure.kind != "training":
+        set_key(table, "data.directory", str(_NO_DATA))
+    elif choice.data is not None:
         set_key(table, "data.directory", choice.data)
     if choice.device is not None and figure.kind == "training":
         set_key(table, "device", choice.device)
@@ -139,8 +144,9 @@ def _time_of(plain: str) -> float:
     if epochs is None:
         raise ConfigError(f"{recipe.name}: protocol = 'time' needs stop.epochs")
     few = min(_FEW, epochs)
+    data = recipe.data.model_copy(update={"directory": str(_NO_DATA)})
     stop = replace(recipe.stop, epochs=few)
-    seconds = dry_time(recipe.model_copy(update={"stop": stop, "device": "cpu"}))
+    seconds = dry_time(recipe.model_copy(update={"stop": stop, "device": "cpu", "data": data}))
     return float(f"{seconds * epochs / few:.3g}")
 
 
