@@ -1,11 +1,11 @@
 """docs/reproduction.md and README's table of results, from what is stored in results/paper.
 
-    python -m tools.reproduction            # are they current?
-    python -m tools.reproduction --write    # make them so
+    python -m tools.reproduction                        # are they current?
+    python -m tools.reproduction --write                # make them so, with the pictures
+    python -m tools.reproduction --write --merge DIR    # after taking over what DIR has
 
-What is stored there comes from `fedoptima reproduce`, taken over with
-
-    fedoptima reproduce --draw --out results/paper --merge DIR
+DIR is a folder of `fedoptima reproduce`; the option may be given again. An interactive page of what
+is stored: `fedoptima reproduce --draw --merge results/paper`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from fedoptima.analysis.formatting import counted
 from fedoptima.reproduction.catalogue import read_catalogue
 from fedoptima.reproduction.document import Reproduction, as_markdown, table_of
+from fedoptima.reproduction.figures import PICTURES, all_charts, write_pictures
 from fedoptima.reproduction.planned import Choice, queue
 from fedoptima.reproduction.records import Records
 from fedoptima.reproduction.verdicts import read_reasons
@@ -68,8 +69,17 @@ def readme(reproduction: Reproduction, text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="make them current")
-    write = parser.parse_args().write
+    parser.add_argument("--merge", type=Path, action="append", default=[], metavar="DIR")
+    given = parser.parse_args()
     reproduction = stored()
+    for folder in given.merge:
+        print(f"{reproduction.records.merge(folder)} runs taken over from {folder}")
+    if given.write:
+        figures = reproduction.figures
+        charts = all_charts(
+            reproduction.catalogue, figures, reproduction.queue, reproduction.records
+        )
+        write_pictures(charts, figures, RESULTS / PICTURES)
     wanted = {
         DOCUMENT: document(reproduction),
         README: readme(reproduction, README.read_text(encoding="utf-8")),
@@ -77,7 +87,7 @@ def main() -> None:
     for path, text in wanted.items():
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             print(f"{path.relative_to(ROOT)}: is current")
-        elif write:
+        elif given.write:
             path.write_text(text, encoding="utf-8")
             print(f"{path.relative_to(ROOT)}: written")
         else:

@@ -93,6 +93,8 @@ def _lines(it: Reproduction, pictures: str) -> Iterator[str]:
     yield from _tables(it)
     yield "## Figures"
     yield ""
+    yield "As one page to zoom: `fedoptima reproduce --draw --merge results/paper`."
+    yield ""
     for name, figure in it.figures.items():
         if name in it.queue:
             yield from _figure(it, name, figure, pictures)

@@ -26,8 +26,8 @@ from fedoptima.reproduction.catalogue import Catalogue, Figure, Kind, Protocol
 from fedoptima.sim.fleet import presets
 
 _NO_PART = {"name", "device", "threads", "deploy", "method"}  # of what a run is
-# A dry run is the same everywhere if the data set is assumed to be complete, whatever there is of it
-# on a machine's disk.
+# A dry run is the same everywhere if the data set is assumed to be complete, whatever there is of
+# it on a machine's disk.
 _NO_DATA = Path(__file__).parent
 _FEW = 3.0  # epochs
 SEEDS = 3
