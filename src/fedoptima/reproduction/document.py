@@ -184,8 +184,8 @@ def _figure(it: Reproduction, name: str, figure: Figure, pictures: str) -> Itera
     if done:
         yield f"![{figure.title}]({pictures}/{name}.svg)"
         yield ""
-    state = "all" if done == every else "none" if not done else f"{done}"
-    yield f"`{it.command(name)}`: {counted(every, 'run')}, {state} finished."
+    state = "not run" if not done else f"{done} of {counted(every, 'run')}"
+    yield f"`{it.command(name)}`: {'all runs' if done == every else state}."
     yield ""
 
 
