@@ -14,6 +14,7 @@ from fedoptima.reproduction.planned import Planned
 from fedoptima.reproduction.records import Record, Records
 
 FEDOPTIMA = "fedoptima"
+BASELINES = ("fl", "splitfed", "pipar", "fedasync", "fedbuff", "oafl")  # those of the paper
 WORKLOADS = ("a_image", "b_image", "a_text", "b_text")
 USEFUL, ON_DEVICES = "useful_throughput", "device_throughput"
 _MEMORY = 8e9  # bytes
@@ -179,7 +180,7 @@ def throughput_ratio(stated: PaperNumber, results: Results, measure: str) -> lis
     ratios = [
         _ratios(seeds, against, measure)
         for case, seeds in results.of(figure, workload).items()
-        if case.method != stated.against
+        if case.method in BASELINES
     ]
     return [max(v for v in each if v is not None) for each in zip(*ratios, strict=False)]
 
@@ -198,11 +199,13 @@ def _idle_reduction(stated: PaperNumber, results: Results) -> list[Value]:
 def idle_reduction(results: Results, workload: str, *, server: bool) -> Value:
     """Against the baseline that is idle least."""
     name, task = "server_idle" if server else "device_idle", workload.partition("_")[2]
-    idle = {
-        case.method: fmean(_measured(record, name) for record in seeds.values())
-        for case, seeds in results.of(f"idle-{task}", workload).items()
-    }
-    own, others = idle.pop(FEDOPTIMA, None), [value for value in idle.values() if value > 0]
+    own, others = None, []
+    for case, seeds in results.of(f"idle-{task}", workload).items():
+        idle = fmean(_measured(record, name) for record in seeds.values())
+        if case.method == FEDOPTIMA:
+            own = idle
+        elif case.method in BASELINES and idle > 0:
+            others.append(idle)
     return None if own is None or not others else 1 - own / min(others)
 
 
