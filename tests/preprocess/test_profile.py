@@ -144,6 +144,14 @@ def test_an_element_of_a_window_that_is_searched_counts_as_a_vector() -> None:
     assert backward == (4 + 16) * 4 + 4 * 8 + 16 * 4  # gradient, input, indices; gradient
 
 
+def test_a_depthwise_convolution_reads_a_number_for_every_product() -> None:
+    dense, depthwise = nn.Conv2d(8, 8, 3, bias=False), nn.Conv2d(8, 8, 3, groups=8, bias=False)
+    images = torch.rand(2, 8, 6, 6)
+    plain, charged = moved(dense, images), moved(depthwise, images)
+    products = 8 * 4 * 4 * 9
+    assert charged == (plain[0] + 4 * products, plain[1] + 2 * 4 * products)
+
+
 def test_dropout_moves_bytes_though_it_has_no_flops() -> None:
     forward, backward = moved(nn.Dropout(0.5), torch.rand(4, 8))
     assert forward > 2 * 8 * 4

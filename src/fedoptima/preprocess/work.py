@@ -89,10 +89,11 @@ class WrittenElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
         }
 
 
-# Searching windows for their largest element is scalar code on CPUs: an element takes as long as a
-# vector register full of them takes elsewhere (seen with VGG-5, benchmarks/step_costs.py).
-_WINDOWS = ("max_pool2d_with_indices", "max_pool3d_with_indices")
-_VECTOR = 32  # bytes
+# Work on windows that is bound by what it reads (seen in benchmarks/step_costs.py): searching one
+# for its largest element is scalar code on CPUs, where an element takes as long as a vector full of
+# them elsewhere; a convolution in groups uses a number that it has read for one product.
+_SEARCHES = ("max_pool2d_with_indices", "max_pool3d_with_indices")
+_VECTOR, _NUMBER = 32, 4  # bytes
 
 
 class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -112,7 +113,11 @@ class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not changes:  # a view has the memory of what it shows
             shown = {tensor.untyped_storage().data_ptr() for tensor in read}
             written = [t for t in written if t.untyped_storage().data_ptr() not in shown]
-        if name in _WINDOWS:
+        if name == "convolution" and args[8] > 1:
+            self.total += written[0].numel() * args[1][0].numel() * _NUMBER
+        elif name == "convolution_backward" and args[9] > 1:
+            self.total += sum(args[10][:2]) * args[0].numel() * args[2][0].numel() * _NUMBER
+        if name in _SEARCHES:
             self.total += written[0].numel() * prod(args[1]) * _VECTOR
         elif written and not name.startswith(("empty", "new_empty")):
             moved = written if name.endswith("_like") else [*read, *written]
