@@ -21,6 +21,7 @@ from benchmarks import (
     network_server,
     report_size,
     start_up,
+    step_costs,
     wire,
 )
 from benchmarks.figures import RESULTS, keep, show
@@ -35,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[], dict[str, object]]] = {
     "wire": wire.measure,
     "network_memory": network_memory.measure,
     "report_size": report_size.measure,
+    "step_costs": step_costs.measure,
 }
 
 

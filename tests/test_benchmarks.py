@@ -15,7 +15,9 @@ from benchmarks.fedoptima_workers import CHAIN, SIDES
 from benchmarks.fl_against_loop import figures, memory_figures, sides
 from benchmarks.peers.__main__ import PEERS, find
 from benchmarks.sides import Comparison, check_same, tree_mb
+from benchmarks.step_costs import Step, fit, worst
 from benchmarks.workloads import Workload, recipe, store_images
+from fedoptima.preprocess.job_costs import Rates
 
 TINY = Workload(clients=3, samples=4, batch=2, rounds=2)
 
@@ -82,3 +84,25 @@ def test_a_peer_that_is_not_there_is_left_out_with_the_reason(tmp_path: Path) ->
 
 def test_a_workload_leaves_out_keys_that_a_recipe_does_not_have(images: Path) -> None:
     assert recipe(TINY, images, seed=7, unheard_of=2).seed == 7
+
+
+def test_the_rates_of_a_machine_are_found_in_its_steps_and_predict_others() -> None:
+    known = Rates(5e9, memory=2e9, overhead=0.25)
+
+    def step(flops: float, moved: float, jobs: int, *, fitted: bool) -> Step:
+        seconds = flops / 5e9 + moved / 2e9 + jobs * 0.25
+        return Step("a model", 1, "step", seconds, flops, moved, jobs, fitted)
+
+    steps = [step(1e9, 4e9, 1, fitted=True), step(9e9, 1e9, 2, fitted=True)]
+    steps += [step(3e9, 3e9, 1, fitted=True), step(20e9, 8e9, 2, fitted=False)]
+    found = fit([each for each in steps if each.fitted])
+    assert (found.flops_per_second, found.memory, found.overhead) == pytest.approx(
+        (known.flops_per_second, known.memory, known.overhead)
+    )
+    assert worst(steps, found) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_rate_that_would_be_negative_is_left_out() -> None:
+    steps = [Step("a model", 1, "step", f / 1e9, f, 0.0, 1, True) for f in (1e9, 2e9, 5e9)]
+    assert fit(steps).memory is None
+    assert fit(steps).overhead == pytest.approx(0.0, abs=1e-9)
