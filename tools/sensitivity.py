@@ -39,7 +39,11 @@ Choice = Mapping[str, tuple[str, Mapping[str, object]]]
 
 
 def methods(names: Sequence[str]) -> Choice:
-    return {name: (name, {}) for name in names}
+    """PiPar also with a split of its own, which its authors choose together with its parts."""
+    chosen: dict[str, tuple[str, Mapping[str, object]]] = {name: (name, {}) for name in names}
+    if "pipar" in chosen:
+        chosen["pipar, own split"] = ("pipar", {"own_split": True})
+    return chosen
 
 
 def grid_of(recipe: Recipe, *, corners: bool = False) -> Grid:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedoptima.comparison.result import Comparison
+from fedoptima.comparison.retained import LEAVING
 from fedoptima.comparison.rows import Run
 from fedoptima.reporting.figures.figure import Figure
 from fedoptima.reporting.figures.sweep import sweep_figures
@@ -80,3 +81,17 @@ def test_the_page_is_whole_and_no_value_breaks_out_of_its_place(tmp_path: Path) 
     assert "sweep-accuracy" in reader.ids()
     assert evil in reader.text
     assert not [text for text in reader.scripts if text.startswith("alert")]
+
+
+def test_shares_of_idle_time_and_retention_have_figures_of_their_own() -> None:
+    def leaving(p: float, useful: float) -> Run:
+        shares = {"server_idle_share": 0.5, "device_idle_1_share": 0.2, "device_idle_2_share": 0.1}
+        figures = type(FIGURES)(**{**vars(FIGURES), **shares, "useful_throughput": useful})
+        return Run("fl", 1, figures=figures, settings={LEAVING: p})
+
+    sweep = swept({LEAVING: [0, 0.5]}, leaving(0, 100.0), leaving(0.5, 40.0))
+    assert figure(sweep, "server-idle-share").traces[0]["y"] == [50.0, 50.0]
+    assert figure(sweep, "device-idle-share").traces[0]["y"] == [30.0, 30.0]
+    assert figure(sweep, "useful").traces[0]["y"] == [100.0, 40.0]
+    assert figure(sweep, "retention-useful").traces[0]["y"] == [1.0, 0.4]
+    assert figure(sweep, "retention-device").traces[0]["y"] == [1.0, 1.0]

@@ -21,8 +21,9 @@ from fedoptima.experiments.dry_setup import DryExperiment, prepare_dry
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import Experiment, prepare
 
-WARM_UP = 2  # epochs that are left out,
-MEASURED = 8  # and those that count
+# Epochs that are left out, and that count, by what devices do. Whole rounds of the slowest are
+# needed where they send nothing but models; where they send activations, models weigh little.
+_EPOCHS = {"full": (2, 8), "auxiliary": (1, 4), "gradient": (1, 4)}
 _MBPS = 1e6 / 8  # bytes per second
 
 
@@ -48,9 +49,10 @@ def seconds_per_sample(
     if experiment.method.aggregation().closes_round and not local_loss:
         course = _course(experiment)
         return course.seconds / course.device_samples
-    rule = StopRule(epochs=WARM_UP + MEASURED)
+    left_out, measured = _EPOCHS[experiment.method.program.kind]
+    rule = StopRule(epochs=left_out + measured)
     course = _course(prepared(recipe, method, options or {}, conditions, rule))
-    first, last = course.points[WARM_UP - 1], course.points[-1]
+    first, last = course.points[left_out - 1], course.points[-1]
     side = "server_samples" if local_loss else "device_samples"
     samples: int = getattr(last, side) - getattr(first, side)
     if not samples:
@@ -84,6 +86,14 @@ def prepared(
         for name, spec in fleet.devices.items()
     }
     return replace(experiment, fleet=replace(fleet, server=server, devices=devices))
+
+
+def cut_of(experiment: DryExperiment | Experiment) -> tuple[int, int]:
+    """The plan's split and number of parts: a run is simulated until it has one."""
+    assembly = experiment.assemble([], dry=True)
+    assembly.simulation.run(pause=lambda: assembly.server_engine.plan is not None)
+    plan = assembly.server_engine.plan
+    return (plan.split, plan.micro_batches) if plan else (0, 0)
 
 
 def conditions_of(recipe: Recipe) -> Conditions:

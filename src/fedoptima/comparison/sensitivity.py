@@ -16,10 +16,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedoptima.comparison.dry_pace import Conditions, seconds_per_sample
+from fedoptima.comparison.dry_pace import Conditions, cut_of, prepared, seconds_per_sample
 from fedoptima.comparison.spec import REFERENCE, cores
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
+from fedoptima.core.stopping import StopRule
 from fedoptima.trace.run_folder import write_whole
 
 Times = Mapping[str, float | None]  # seconds per useful sample, by method; None: it cannot run
@@ -69,7 +70,8 @@ class Sensitivity:
 
     @property
     def missing(self) -> list[Conditions]:
-        return [cell for cell in self.grid.cells() if cell not in self.times]
+        """Cells; also those in which a method could not run: perhaps it can now."""
+        return [c for c in self.grid.cells() if None in self.times.get(c, {"": None}).values()]
 
     def winner(self, cell: Conditions) -> str:
         """The fastest; the first of equals, by the order of the methods."""
@@ -120,13 +122,24 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 
 def measure_cell(
-    recipe: Recipe, methods: Mapping[str, tuple[str, Mapping[str, object]]], cell: Conditions
+    recipe: Recipe,
+    methods: Mapping[str, tuple[str, Mapping[str, object]]],
+    cell: Conditions,
+    known: Times | None = None,
 ) -> Times:
-    """``methods``: by the name they are shown under, the method and its options."""
-    times: dict[str, float | None] = {}
+    """``methods``: by the name they are shown under, the method and its options.
+
+    ``known``: times that are not measured again.
+    """
+    times: dict[str, float | None] = dict(known or {})
+    cuts: dict[tuple[object, ...], str] = {}  # with a split of its own PiPar may choose the same
     for label, (method, options) in methods.items():
+        others = tuple(pair for pair in options.items() if pair[0] != "own_split")
         try:
-            times[label] = seconds_per_sample(recipe, method, options, cell)
+            once = prepared(recipe, method, options, cell, StopRule(rounds=1))
+            same = cuts.setdefault((method, others, cut_of(once)), label)
+            found = times.get(label) or times.get(same)
+            times[label] = found or seconds_per_sample(recipe, method, options, cell)
         except FedOptimaError:
             times[label] = None
     return times
@@ -154,21 +167,24 @@ def measure(
     found = _kept(recipe, grid, tuple(methods), file)
     times = dict(found.times)
     found = Sensitivity(recipe.name, grid, tuple(methods), times, origin or found.origin)
-    missing, whole = found.missing, len(times) + len(found.missing)
+    missing, whole = found.missing, len(list(grid.cells()))
+    done = whole - len(missing)
     jobs = jobs or cores()
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     if jobs == 1 or len(missing) < 2:
-        for cell in missing:
-            times[cell] = measure_cell(recipe, methods, cell)
-            news(len(times), whole)
+        for count, cell in enumerate(missing, done + 1):
+            times[cell] = measure_cell(recipe, methods, cell, times.get(cell))
+            news(count, whole)
     else:
         with ProcessPoolExecutor(jobs, get_context("spawn"), be_quiet) as pool:
-            waiting = {pool.submit(measure_cell, recipe, methods, c): c for c in missing}
-            for done in as_completed(waiting):
-                times[waiting[done]] = done.result()
-                news(len(times), whole)
-                if file is not None and len(times) % 10 == 0:
+            waiting = {
+                pool.submit(measure_cell, recipe, methods, c, times.get(c)): c for c in missing
+            }
+            for count, measured in enumerate(as_completed(waiting), done + 1):
+                times[waiting[measured]] = measured.result()
+                news(count, whole)
+                if file is not None and count % 10 == 0:
                     write_whole(file, found.to_json())
     if file is not None and missing:
         write_whole(file, found.to_json())

@@ -29,6 +29,11 @@ def _percent(name: str) -> Measure:
     return read
 
 
+def _idle_devices(figures: Figures) -> float | None:
+    one, two = figures.device_idle_1_share, figures.device_idle_2_share
+    return None if one is None or two is None else 100 * (one + two)
+
+
 _MEASURES: Mapping[str, tuple[str, str, Measure]] = {  # name: title, axis, how it is read
     "accuracy": ("Final accuracy", "accuracy, %", _percent("accuracy")),
     "best": ("Best accuracy", "accuracy, %", _percent("best_accuracy")),
@@ -39,6 +44,8 @@ _MEASURES: Mapping[str, tuple[str, str, Measure]] = {  # name: title, axis, how 
         "idle, s/epoch",
         lambda f: f.device_idle_1 + f.device_idle_2,
     ),
+    "server-idle-share": ("Idle server", "idle, % of its time", _percent("server_idle_share")),
+    "device-idle-share": ("Idle devices", "idle, % of their time", _idle_devices),
     "useful": ("Useful samples", "samples/s", lambda f: f.useful_throughput),
     "throughput": ("Throughput of the devices", "samples/s", lambda f: f.device_throughput),
     "traffic": ("Traffic, up and down", "MB/epoch", lambda f: (f.bytes_up + f.bytes_down) / 1e6),
