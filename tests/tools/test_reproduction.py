@@ -41,7 +41,9 @@ def shows_something(name: str) -> bool:
         return f"def {test}(" in (ROOT / path).read_text()
     program, *words = shlex.split(name)
     if program == "python":
-        return words[0] == "-m" and Path(ROOT, *words[1].split(".")).with_suffix(".py").is_file()
+        place = Path(ROOT, *words[1].split("."))
+        found = place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
+        return words[0] == "-m" and found
     return program == "fedoptima"
 
 
