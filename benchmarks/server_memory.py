@@ -141,7 +141,8 @@ The paper states that a server with 8 GB works with at most {paper:.0f} devices 
 with steps one after the other, and {at_once} with all steps at once. The paper does not say where
 it cuts this model; with all steps at once, cuts after blocks 1 to {last} hold {cuts} devices. So
 the copies that the formula counts do not explain the paper's figure. The graphs of steps in
-progress, one for each device, could ({near} devices with a cut after block {near_split}), but the paper does not say what it measured.
+progress, one for each device, could ({near} devices with a cut after block {near_split}),
+but the paper does not say what it measured.
 """
 
 FOOT = """
