@@ -38,7 +38,7 @@ from tools.records import ROOT, Record, origin, save
 RESULTS = ROOT / "results" / "calibration"
 GRID = {
     fleets.DEVICES: (1 / 8, 1 / 4, 1 / 2, 1, 2),
-    fleets.SERVER: (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1),
+    fleets.SERVER: (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8),
 }
 NEAR = 6.0  # more error than the best fit has: two parameters at 95 %, were the weights deviations
 
