@@ -77,6 +77,7 @@ class Books:
         self._model: PayloadId | None = None
         self._shares = Shares()
         self._samples: dict[NodeId, int] = {}
+        self._sizes: set[int] = set()  # all numbers of samples there have been
         self._sessions: dict[NodeId, int] = {}
         self._open: dict[NodeId, ModelUpdate] = {}  # handed in, not decided on
         self._awaiting: dict[NodeId, None] = {}  # a model: handed in, or new
@@ -192,6 +193,7 @@ class Books:
                     self._awaiting[device] = None
                 self._shares.add(device, samples)
                 self._samples[device] = samples
+                self._sizes.add(samples)
                 self._expected.pop(device, None)
             case Failed():
                 self._forget(device)
@@ -280,7 +282,8 @@ class Books:
         behind = self.version - update.version
         if behind < 0:
             raise LawBroken("staleness", f"merged {device}'s update of a history that is gone")
-        alike = len(set(self._samples.values())) <= 1  # else ages are counted in shares
+        # Else ages are counted in shares, also those of merges of devices that have left since.
+        alike = len(self._sizes) <= 1
         most = self._max_delay
         if most is not None and behind > most and alike:
             text = f"{device}'s update was {behind} versions behind, {most} are allowed"
