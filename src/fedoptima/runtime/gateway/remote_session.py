@@ -6,6 +6,7 @@ import asyncio
 from typing import Protocol
 
 from fedoptima.core.messages import Message
+from fedoptima.runtime.clock import OffsetClock
 from fedoptima.runtime.gateway.link import Key
 from fedoptima.runtime.server.reception import Visitor
 from fedoptima.runtime.server.session import Refusal
@@ -15,22 +16,6 @@ class SessionGateway(Protocol):
     def deliver(self, key: Key, message: Message) -> None: ...
     def end(self, key: Key, refusal: Refusal | None) -> None: ...
     def ask(self, key: Key, patience: float) -> None: ...
-
-
-class _RemoteClock:
-    """A device's clock, as its gateway has read it."""
-
-    def __init__(self) -> None:
-        self.offset: float | None = None
-
-    @property
-    def known(self) -> bool:
-        return self.offset is not None
-
-    def ours(self, theirs: float) -> float:
-        if self.offset is None:
-            raise ValueError("the other clock has not been read yet")
-        return theirs + self.offset
 
 
 class _RemoteOutbox:
@@ -50,7 +35,7 @@ class RemoteSession:
         self.number = number
         self.process = visitor.process
         self.peer = visitor.peer
-        self.clock = _RemoteClock()
+        self.clock = OffsetClock()  # as the gateway has read it
         self.key: Key = (visitor.device, number)
         self.outbox = _RemoteOutbox(gateway, self.key)
         self._gateway = gateway
