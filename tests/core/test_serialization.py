@@ -19,7 +19,7 @@ from fedoptima.core.messages import Join
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.serialization import Plain, freeze, register, register_foreign, thaw
 from fedoptima.core.stopping import StopRule
-from fedoptima.core.types import Payload, PayloadId
+from fedoptima.core.types import Payload, PayloadId, later
 from tests.support.bench import running_server
 from tests.support.rows import ROWS
 
@@ -228,6 +228,30 @@ def test_two_classes_of_one_name_cannot_be_registered() -> None:
 
 def test_fields_that_another_version_left_out_take_their_defaults() -> None:
     assert thaw(["Note", "late batch dropped", "d0"]) == effects.Note("late batch dropped", "d0")  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A class that got two fields more."""
+
+    name: str
+    first: int = later(1)
+    second: str = later("")
+
+
+register(Grown)
+GROWN = {
+    Grown("a"): ["Grown", "a"],
+    Grown("a", 2): ["Grown", "a", 2],
+    Grown("a", 1, "b"): ["Grown", "a", 1, "b"],
+    Grown("a", 2, "b"): ["Grown", "a", 2, "b"],
+}
+
+
+@pytest.mark.parametrize("value", GROWN)
+def test_fields_that_were_added_later_are_written_where_they_are_in_use(value: Grown) -> None:
+    assert freeze(value) == GROWN[value]
+    assert there_and_back(value) == value
 
 
 @pytest.mark.parametrize("plain", [["Halt"], ["Halt", "a", False, "more"]])

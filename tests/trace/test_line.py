@@ -17,7 +17,7 @@ from fedoptima.core.method import ServerTraining
 from fedoptima.core.serialization import freeze
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.trace.line import encode, text_of
-from tests.core.test_serialization import TRACED, build
+from tests.core.test_serialization import GROWN, TRACED, build
 from tests.support.rows import ROWS
 
 from .test_record import eventful
@@ -49,6 +49,7 @@ def test_every_class_in_a_trace_is_written_as_its_plain_form(cls: type) -> None:
         *(Note(NoteKind.PEER_DROPPED, NodeId("d")), ServerTraining.SHARED, TurnOn(), {1: 2}),
         Evaluated(3, (("accuracy", 1.0), ("loss", math.inf))),
         Payload(PayloadId("d/0/1"), 5, value=object()),
+        *GROWN,
     ],
 )
 def test_every_kind_of_value_is_written_as_its_plain_form(value: object) -> None:

@@ -1,7 +1,8 @@
 """Core objects as plain data (JSON) and back: for traces, snapshots and replay.
 
     scalar                 itself, a StrEnum as its string
-    dataclass              ["Name", field, ...]       in the order of its fields
+    dataclass              ["Name", field, ...]       in the order of its fields; last ones that
+                                                      were added later only if they are in use
     policy or machine      ["Name", {attribute: ...}]
     Payload                ["Payload", id, nbytes]    its value goes to the tensor table; a fourth
                                                       item is its key there, if that is not the id
@@ -23,7 +24,7 @@ from operator import attrgetter
 from typing import TypeVar, cast
 
 from fedoptima.core.errors import ConfigError, InvariantBroken
-from fedoptima.core.types import Payload, PayloadId
+from fedoptima.core.types import LATER, Payload, PayloadId
 
 Plain = object
 Tensors = MutableMapping[PayloadId, object]
@@ -76,6 +77,11 @@ def field_names(cls: type) -> tuple[str, ...] | None:
     return tuple(field.name for field in fields(cls)) if cls in _getters else None
 
 
+def later_fields(cls: type) -> dict[str, object]:
+    """The last fields of a dataclass that are not written where they have their defaults."""
+    return {field.name: field.default for field in fields(cls) if LATER in field.metadata}
+
+
 def _builder(cls: type) -> _Builder:
     if is_dataclass(cls):
         checks = hasattr(cls, "__post_init__") or "__slots__" not in vars(cls)
@@ -85,9 +91,25 @@ def _builder(cls: type) -> _Builder:
 
 def _field_getter(cls: type) -> Callable[[object], tuple[object, ...]]:
     names = [field.name for field in fields(cls)]
+    if defaults := tuple(later_fields(cls).values()):
+        return _used_fields_getter(names, defaults)
     if len(names) >= 2:
         return cast(Callable[[object], tuple[object, ...]], attrgetter(*names))
     return lambda value: tuple(getattr(value, name) for name in names)
+
+
+def _used_fields_getter(
+    names: list[str], defaults: tuple[object, ...]
+) -> Callable[[object], tuple[object, ...]]:
+    def get(value: object) -> tuple[object, ...]:
+        found = tuple(getattr(value, name) for name in names)
+        for default in reversed(defaults):
+            if found[-1] != default:
+                break
+            found = found[:-1]
+        return found
+
+    return get
 
 
 def freeze(value: object, tensors: Tensors | None = None) -> Plain:

@@ -17,9 +17,22 @@ def payload_id(node: NodeId, incarnation: int, ticket: int) -> PayloadId:
 
 
 _Class = TypeVar("_Class")
+_Value = TypeVar("_Value")
+
+LATER = "later"  # in a field's metadata
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def later(default: _Value) -> _Value:
+    """A last field that the class did not always have.
+
+    Where it has its default, it is not written: what a run writes stays the same, to the byte, as
+    long as nobody uses what was added.
+    """
+    added: _Value = field(default=default, metadata={LATER: True})
+    return added
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field, later))
 def value(cls: type[_Class]) -> type[_Class]:
     """A dataclass whose objects are never written to, for what every event of a run makes.
 

@@ -13,7 +13,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
-from fedoptima.core.serialization import field_names, freeze
+from fedoptima.core.serialization import field_names, freeze, later_fields
 from fedoptima.core.types import Payload
 
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -27,13 +27,28 @@ class _Writers(dict[type, Write]):
     def __missing__(self, kind: type) -> Write:
         names = field_names(kind)
         # What has no writer of its own takes the long way: rare, and the same text.
-        write = _general if names is None else _fields_writer(kind.__name__, names)
+        write = _general if names is None else _writer(kind, names)
         self[kind] = write
         return write
 
 
 def _general(value: object) -> str:
     return encode(freeze(value))
+
+
+def _writer(kind: type, names: tuple[str, ...]) -> Write:
+    """Fields that were added later are written where they, or ones after them, are in use."""
+    added = tuple(later_fields(kind).items())
+    always = len(names) - len(added)
+    writers = [_fields_writer(kind.__name__, names[:end]) for end in range(always, len(names) + 1)]
+
+    def write(value: object) -> str:
+        used = len(added)
+        while used and getattr(value, added[used - 1][0]) == added[used - 1][1]:
+            used -= 1
+        return writers[used](value)
+
+    return write if added else writers[0]
 
 
 def _fields_writer(name: str, fields: tuple[str, ...]) -> Write:
