@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from fedoptima.analysis.accounts import Accounts, summarise
 from fedoptima.analysis.curve import Throughput
 from fedoptima.analysis.level import MOST_BINS
+from fedoptima.analysis.saved_accounts import Unfit
 from fedoptima.analysis.summary import Stretch, Summary
 from fedoptima.core.aggregation import Buffered
 from fedoptima.core.barrier import Barrier
@@ -159,6 +160,26 @@ def test_a_trace_on_disk_says_what_was_seen_live(method: str, tmp_path: Path) ->
     world.run()
     writer.close()
     assert summarise(path) == world.accounts.summary()
+
+
+@pytest.mark.parametrize("method", ROWS)
+def test_accounts_that_were_saved_count_on_as_if_nothing_had_been(method: str) -> None:
+    world = World(Description(ROWS[method](Options()), [Device(), Device(speed=3.0)]))
+    world.run()
+    accounts = Accounts()
+    for number, record in enumerate(world.records):
+        if number % 50 == 49:
+            saved, accounts = json.loads(json.dumps(accounts.save())), Accounts()
+            accounts.restore(saved)
+        accounts.observe(record)
+    assert accounts.summary() == account_for(world.records)
+
+
+def test_accounts_of_another_version_are_not_taken() -> None:
+    saved = Accounts().save()
+    for unfit in (None, {}, {**saved, "layout": "of another version"}):
+        with pytest.raises(Unfit, match="another version"):
+            Accounts().restore(unfit)
 
 
 @pytest.mark.parametrize(

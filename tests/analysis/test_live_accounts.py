@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 
+import pytest
 import torch
 
 from fedoptima.analysis.fleet import DeviceState
 from fedoptima.analysis.live_accounts import LiveAccounts
+from fedoptima.analysis.saved_accounts import Unfit
 from fedoptima.core.events import Received
 from fedoptima.core.jobs import FullStep
 from fedoptima.core.messages import ModelUpdate
@@ -92,3 +95,25 @@ def test_who_comes_in_the_middle_of_a_run_sees_as_much_as_the_others() -> None:
     live.advance(100.0)
     assert live.accounts.usage.usage() == usage(RUN)
     assert live.fleet.devices[B].state is DeviceState.TRAINING
+
+
+def test_an_onlooker_of_a_resumed_run_sees_what_was_seen_before() -> None:
+    early = [record for record in RUN if record.at < 2.0]
+    late = [record for record in RUN if record.at >= 2.0]
+    live, again = LiveAccounts(), LiveAccounts()
+    observed(live, early)
+    live.advance(4.0)  # some are counted, and others wait
+    saved = live.save()
+    observed(live, late)  # what happens before it is written is not in it
+    again.restore(json.loads(json.dumps(saved())))
+    assert again.accounts.course.now == 1.0
+    assert again.fleet.devices[A].state is DeviceState.TRAINING
+    observed(again, late)
+    for either in (live, again):
+        either.advance(100.0)
+    assert again.accounts.usage.usage() == live.accounts.usage.usage() == usage(RUN)
+
+
+def test_a_checkpoint_without_live_accounts_says_so() -> None:
+    with pytest.raises(Unfit):
+        LiveAccounts().restore(None)

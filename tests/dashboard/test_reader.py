@@ -174,7 +174,7 @@ def test_a_resumed_run_is_read_from_the_start(tmp_path: Path) -> None:
     writer.close()
     reading = reader(run.path)
     assert look(reading).sections["now"]["records"] == len(story())  # type: ignore[index]
-    TraceWriter.resume(path, mark)[0].close()
+    TraceWriter.resume(path, mark).close()
     sections = look(reading).sections
     assert sections["now"]["records"] == 150  # type: ignore[index]
     assert usage(sections) == usage_in(summarise(path))

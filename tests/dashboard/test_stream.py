@@ -99,7 +99,7 @@ def test_the_page_goes_on_after_a_run_was_resumed(tmp_path: Path) -> None:
     async def scene() -> None:
         async with listening(app_of(tmp_path), "run=run") as page:
             await page.until("now", "records", len(story()))
-            resumed, _ = TraceWriter.resume(path, mark)
+            resumed = TraceWriter.resume(path, mark)
             await page.until("now", "records", 150)
             for record in story()[150:]:
                 resumed.write(record)

@@ -187,6 +187,24 @@ def finished_offline(own: dict[str, list[Record]], merged: list[str]) -> list[st
     ]
 
 
+def test_a_server_is_resumed_although_an_old_part_of_its_trace_is_damaged(tmp_path: Path) -> None:
+    with fleet(tmp_path, "fl") as run:
+        server = run.start_server("--set", "stop.rounds=8")
+        devices = [run.start_device(name, *ROUND) for name in ("pi-1", "pi-2")]
+        until(lambda: version_kept(run) >= 2, "a few merges are kept")
+        server.kill()
+        for trace in (run.run / "trace.jsonl.gz", run.run / "devices" / "pi-1.jsonl.gz"):
+            damaged = bytearray(trace.read_bytes())
+            damaged[len(damaged) // 4] ^= 0xFF
+            trace.write_bytes(damaged)
+        server = run.start_server(resume=True)
+        assert server.ends() == 0, server.said
+        assert [device.ends() for device in devices] == [0, 0]
+        points = (run.run / "metrics.csv").read_text().splitlines()
+    assert "the summary ends where the trace is damaged" in server.said
+    assert len(points) > 1
+
+
 # ---- Ctrl-C ----------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
 from fedoptima.runtime.server.checkpointer import Checkpointer
-from fedoptima.runtime.server.device_records import RecordQuota
+from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Session
 from fedoptima.runtime.wire.outbox import Outbox
@@ -97,9 +97,8 @@ class Stage:
             run="this one",
             incarnation=restored.incarnation + 1 if restored else 0,
             checkpointer=self.checkpointer,
-            device_traces=folder / "devices",
+            records=DeviceRecords(folder / "devices", record_quota or RecordQuota(), LOG),
             log=LOG,
-            record_quota=record_quota,
         )
         self.node.observers.append(self.trace.write)
 

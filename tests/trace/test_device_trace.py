@@ -16,7 +16,7 @@ from fedoptima.core.events import Disconnected
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.device_trace import DeviceTrace
-from fedoptima.trace.reader import last_time, read_header, read_trace
+from fedoptima.trace.reader import read_header, read_trace
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import TraceWriter
 
@@ -196,7 +196,6 @@ def test_what_ends_a_line_elsewhere_does_not_end_one_in_a_trace(path: Path, mark
     trace.append_restamped([line], PI, lambda theirs: theirs)
     assert (DeviceTrace(path).records, DeviceTrace(path).last_at) == (1, 1.0)
     assert list(read_trace(path)) == [record(1.0, text=f"one{mark}two")]
-    assert last_time(path) == 1.0
 
 
 def test_a_device_file_that_was_written_with_bare_carriage_returns_is_continued(path: Path) -> None:
@@ -205,7 +204,6 @@ def test_a_device_file_that_was_written_with_bare_carriage_returns_is_continued(
     trace.append([record(1.0, text="end").to_line().replace(",", ",\r")])
     again = DeviceTrace(path)
     assert (again.records, again.last_at) == (1, 1.0)
-    assert last_time(path) == 1.0
 
 
 # ---- one trace of many files ---------------------------------------------------------------------
@@ -271,7 +269,6 @@ def test_a_devices_file_that_cannot_be_read_at_all_is_named_and_skipped(
     (tmp_path / "devices" / "a.jsonl.gz").write_bytes(content)
     assert times(list(read_trace(path))) == [1.0, 2.0]
     assert "the rest of this file is left out" in caplog.text
-    assert last_time(path) == 2.0
 
 
 def test_a_run_is_read_lazily(tmp_path: Path) -> None:
@@ -291,8 +288,24 @@ def test_a_device_whose_last_record_is_torn_does_not_hide_the_others(tmp_path: P
     assert [r.node for r in read_trace(path) if r.node != "a"] == [SERVER, "b", SERVER]
 
 
-def test_the_last_time_of_a_run_is_that_of_its_last_node(tmp_path: Path) -> None:
-    assert last_time(run(tmp_path, server=[1.0, 4.0], a=[2.0, 6.0], b=[3.0])) == 6.0
-    assert last_time(run(tmp_path / "other", server=[])) == 0.0
-    with pytest.raises(ConfigError, match="nowhere"):
-        last_time(tmp_path / "nowhere.gz")
+def test_a_file_is_continued_from_a_mark_without_reading_what_is_before_it(path: Path) -> None:
+    trace = DeviceTrace(path)
+    trace.append(lines(1.0, 2.0))
+    mark = trace.mark
+    trace.append(lines(3.0))
+    damaged = bytearray(path.read_bytes())
+    damaged[mark.nbytes - 9] ^= 0xFF
+    path.write_bytes(damaged)
+    again = DeviceTrace(path, mark)
+    assert (again.records, again.last_at, again.nbytes) == (3, 3.0, len(damaged))
+    assert path.read_bytes() == damaged
+
+
+def test_a_mark_of_more_than_there_is_counts_for_nothing(path: Path) -> None:
+    trace = DeviceTrace(path)
+    trace.append(lines(1.0))
+    before = path.read_bytes()
+    trace.append(lines(2.0))
+    path.write_bytes(before)
+    again = DeviceTrace(path, trace.mark)
+    assert (again.records, again.last_at) == (1, 1.0)

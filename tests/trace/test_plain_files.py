@@ -19,7 +19,7 @@ from fedoptima.core.types import NodeId
 from fedoptima.dashboard.folder import RunFolder
 from fedoptima.trace.device_trace import DeviceTrace
 from fedoptima.trace.plain_files import LONGEST_LINE, open_plain, refuse_links
-from fedoptima.trace.reader import last_time, read_description, read_header, read_trace
+from fedoptima.trace.reader import read_description, read_header, read_trace
 from fedoptima.trace.record import Record
 from fedoptima.trace.run_folder import write_whole
 from fedoptima.trace.tail import DamagedFile, FileTail
@@ -59,8 +59,6 @@ def test_a_bomb_is_named_and_not_read_to_its_end(run: Path, bomb: Callable[[], b
         file.write(content)
     with pytest.raises(ConfigError, match=rf"trace.jsonl.gz: a damaged trace .*{BOMB}"):
         list(read_trace(trace))
-    with pytest.raises(ConfigError, match=BOMB):
-        last_time(trace)
     tail = FileTail(trace)
     with pytest.raises(DamagedFile, match=BOMB):
         list(iter(tail.read, []))

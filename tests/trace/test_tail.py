@@ -174,7 +174,7 @@ def test_a_writer_that_resumes_at_a_mark_is_noticed(path: Path) -> None:
     writer.close()
     tail = FileTail(path)
     assert drained(tail) == lines(RECORDS)
-    resumed, _ = TraceWriter.resume(path, mark)
+    resumed = TraceWriter.resume(path, mark)
     resumed.mark()
     with pytest.raises(CutBack):
         tail.read()

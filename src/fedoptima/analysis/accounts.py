@@ -12,6 +12,7 @@ from fedoptima.analysis.balance import BalanceAccount
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import MemoryAccount
+from fedoptima.analysis.saved_accounts import Saved, restore, save
 from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.staleness import StalenessAccount
 from fedoptima.analysis.summary import Summary
@@ -20,7 +21,6 @@ from fedoptima.analysis.work import WorkAccount
 from fedoptima.core.types import SERVER
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
-from fedoptima.trace.writer import read_records
 
 
 class Accounts:
@@ -47,6 +47,14 @@ class Accounts:
             self._staleness.observe(record)
             self._work.observe(record)
 
+    def save(self) -> Saved:
+        """For a checkpoint."""
+        return save(vars(self))
+
+    def restore(self, saved: object) -> None:
+        """Raises `Unfit` if it was saved by another version."""
+        restore(vars(self), saved)
+
     def summary(self) -> Summary:
         """As of the last record."""
         return Summary(
@@ -67,12 +75,9 @@ class Accounts:
         )
 
 
-def summarise(path: Path, *, devices: bool = True) -> Summary:
-    """What the trace in a file says, finished or still being written.
-
-    ``devices=False``: without what devices have recorded by themselves.
-    """
+def summarise(path: Path) -> Summary:
+    """What the trace in a file says, finished or still being written."""
     accounts = Accounts()
-    for record in read_trace(path) if devices else (found for _, found in read_records(path)):
+    for record in read_trace(path):
         accounts.observe(record)
     return accounts.summary()

@@ -44,7 +44,7 @@ class Balance:
         return sum(device.late_batches for device in self.devices.values())
 
 
-class _Tally:
+class ContributionTally:
     def __init__(self) -> None:
         self.batches = 0
         self.late = 0
@@ -59,7 +59,7 @@ class BalanceAccount:
     """Feed it every record, in order."""
 
     def __init__(self) -> None:
-        self._devices: defaultdict[NodeId, _Tally] = defaultdict(_Tally)
+        self._devices: defaultdict[NodeId, ContributionTally] = defaultdict(ContributionTally)
         self._shares = Shares()  # of every device that ever joined
 
     def observe(self, record: Record) -> None:

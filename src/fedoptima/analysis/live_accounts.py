@@ -8,10 +8,12 @@ every record has its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.fleet import FleetAccount
+from fedoptima.analysis.saved_accounts import Saved, Unfit, restore, save
+from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 from fedoptima.trace.time_order import PATIENCE, TimeOrder
 
@@ -28,6 +30,27 @@ class LiveAccounts:
             self.fleet.observe(record)
             self.accounts.observe(record)
             self._order.released = record.at
+
+    def save(self) -> Callable[[], Saved]:
+        """For a checkpoint. Calling what it returns gives the state of now, also later, on another
+        thread: most of the work is there."""
+        saved: Saved = {
+            "accounts": self.accounts.save(),
+            "fleet": save({"fleet": self.fleet}),
+            "released": self._order.released,
+        }
+        waiting = list(self._order.all_waiting())
+        return lambda: {**saved, "waiting": [record.to_line() for record in waiting]}
+
+    def restore(self, saved: object) -> None:
+        """Raises `Unfit` if it was saved by another version."""
+        if not isinstance(saved, dict):
+            raise Unfit("this checkpoint has no accounts for who watches the run")
+        self.accounts.restore(saved["accounts"])
+        restore({"fleet": self.fleet}, saved["fleet"])
+        self._order.released = saved["released"]
+        for record in map(Record.from_line, saved["waiting"]):
+            self._order.add("" if record.node == SERVER else record.node, [record])
 
     def observe(self, record: Record) -> None:
         """One of the server's."""

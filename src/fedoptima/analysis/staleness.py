@@ -45,7 +45,7 @@ def _count(bins: list[int], value: int) -> None:
     bins[place] += 1
 
 
-class _Tally:
+class StalenessTally:
     def __init__(self) -> None:
         self.merged = 0
         self.refused = 0
@@ -69,7 +69,7 @@ class StalenessAccount:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._devices: defaultdict[NodeId, _Tally] = defaultdict(_Tally)
+        self._devices: defaultdict[NodeId, StalenessTally] = defaultdict(StalenessTally)
         self._batches = 0
         self._age = 0.0
         self._oldest = 0.0

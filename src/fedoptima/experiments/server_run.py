@@ -8,15 +8,12 @@ import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from fedoptima.analysis.accounts import summarise
-from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.live_accounts import LiveAccounts
-from fedoptima.analysis.summary import Summary
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import run_failed
-from fedoptima.core.text import printable
+from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.graphs.network_server import RecordedServer
 from fedoptima.engine.server import ServerEngine
@@ -24,6 +21,7 @@ from fedoptima.experiments.entrance import Entrance, build_entrance
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
 from fedoptima.experiments.run_directory import STOP, STOPPED, RunDirectory
+from fedoptima.experiments.server_accounts import ServerAccounts, View
 from fedoptima.experiments.server_setup import ServerSetup
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address
@@ -32,14 +30,18 @@ from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS
-from fedoptima.runtime.server.checkpoint import Restored, capture, load_server_checkpoint
+from fedoptima.runtime.server.checkpoint import (
+    Restored,
+    capture,
+    load_server_checkpoint,
+)
 from fedoptima.runtime.server.checkpointer import Checkpointer
-from fedoptima.runtime.server.device_records import RecordQuota
+from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.trace.description import RunDescription
-from fedoptima.trace.reader import last_time, read_trace
 from fedoptima.trace.record import Record
+from fedoptima.trace.run_folder import device_of
 from fedoptima.trace.writer import Mark, TraceWriter
 
 _MB = 1_000_000
@@ -47,8 +49,6 @@ _OBSERVER_INTERVAL = 0.2  # seconds
 _MOST_WATCHED = 64  # devices whose own records are read during the run
 
 LOG = logging.getLogger("fedoptima.server")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,25 +106,6 @@ def serve_run(
         return asyncio.run(run())
 
 
-class _View:
-    """Calls observers until one fails: a device may record anything, and must not end the run."""
-
-    def __init__(self) -> None:
-        self._failed = False
-
-    def guarded(self, work: Callable[[T], None]) -> Callable[[T], None]:
-        def look(what: T) -> None:
-            if self._failed:
-                return
-            try:
-                work(what)
-            except Exception:
-                self._failed = True
-                LOG.exception("the view of the run failed and is closed; the run itself continues")
-
-        return look
-
-
 class _ServerRun:
     def __init__(
         self, setup: ServerSetup, directory: RunDirectory, resume: bool, timeouts: Timeouts
@@ -134,15 +115,15 @@ class _ServerRun:
         self._timeouts = timeouts
         on_gpu = setup.workload.compute.type == "cuda"
         self._engine = RecordedServer(setup.workload) if on_gpu else ServerEngine(setup.workload)
-        self._course = CourseAccount()
-        self._metrics = MetricsFile(directory.metrics, self._course, devices=False)
+        self._accounts = ServerAccounts(directory.trace)
+        course = self._accounts.course
+        self._metrics = MetricsFile(directory.metrics, course, devices=False)
         restored = self._restore() if resume else None
         if restored is None:
             self._start_new(resume)
         self._metrics.start()
         self._node = self._build_node(restored)
         self._restored = restored
-        self._live = LiveAccounts()
 
     # ---- start ------------------------------------------------------------------------------
 
@@ -150,20 +131,28 @@ class _ServerRun:
         folder, compute = self._directory.saved, self._setup.workload.compute
         restored = load_server_checkpoint(folder, self._engine, compute)
         if restored is not None:
-            self._trace, records = TraceWriter.resume(self._directory.trace, restored.mark)
-            for record in records:
-                self._course.observe(record)
+            self._trace = TraceWriter.resume(self._directory.trace, restored.mark)
+            self._accounts.restore(restored.accounts)
             # Devices' records are not cut back: what follows is later than any of them.
-            self._clock = RunClock(max(restored.now, last_time(self._directory.trace)))
-            trained = self._course.seconds_at(restored.now)  # as progress and results count it
+            self._records = self._device_records(restored)
+            names = [NodeId(device_of(file)) for file in self._directory.device_traces()]
+            self._clock = RunClock(max(restored.now, self._records.take_up(names)))
+            # As progress and results count it.
+            trained = self._accounts.course.seconds_at(restored.now)
             LOG.info("resuming from the checkpoint after %.1f s of training", trained)
         return restored
+
+    def _device_records(self, restored: Restored | None) -> DeviceRecords:
+        quota = RecordQuota(in_all=self._setup.recipe.deploy.max_records_mb * _MB)
+        marks = restored.device_marks if restored else {}
+        return DeviceRecords(self._directory.devices, quota, LOG, marks)
 
     def _start_new(self, resume: bool) -> None:
         if resume:
             LOG.warning("no checkpoint was saved yet: the run starts from the beginning")
         shutil.rmtree(self._directory.devices, ignore_errors=True)
         self._clock = RunClock()
+        self._records = self._device_records(None)
         self._trace = TraceWriter(self._directory.trace, self._directory.description.to_plain())
 
     def _build_node(self, restored: Restored | None) -> ServerNode:
@@ -177,6 +166,7 @@ class _ServerRun:
             merges=recipe.deploy.checkpoint_merges,
             kept=recipe.deploy.checkpoints_kept,
             log=LOG,
+            accounts=self._accounts.save,
             number=restored.number if restored else 0,
             version=restored.core.version if restored else 0,
         )
@@ -188,9 +178,8 @@ class _ServerRun:
             run=restored.run if restored else secrets.token_hex(8),
             incarnation=restored.incarnation + 1 if restored else 0,
             checkpointer=checkpointer,
-            device_traces=self._directory.devices,
+            records=self._records,
             log=LOG,
-            record_quota=RecordQuota(in_all=recipe.deploy.max_records_mb * _MB),
         )
         node.observers.append(self._record)
         node.observers.append(ServerLog(LOG).observe)
@@ -198,7 +187,7 @@ class _ServerRun:
 
     def _record(self, record: Record) -> None:
         self._trace.write(record)
-        self._course.observe(record)
+        self._accounts.course.observe(record)
         self._metrics.update()
 
     # ---- the run -----------------------------------------------------------------------------
@@ -223,7 +212,9 @@ class _ServerRun:
             gateways=gateways,
         )
         address = entrance.bind(listen)
-        watch = ServerWatch(self._setup, self._directory.description, node, self._live, address)
+        watch = ServerWatch(
+            self._setup, self._directory.description, node, self._accounts.live, address
+        )
         view = self._attach_observer(hooks, watch)
         if self._restored is not None:
             node.resume_from(self._restored, recipe.stop)
@@ -252,14 +243,13 @@ class _ServerRun:
         """Called before the first event; returns the function that calls the observer."""
         if hooks.observe is None:
             return lambda: None
-        view, observe = _View(), hooks.observe
-        if self._restored is not None:
-            view.guarded(self._live.catch_up)(read_trace(self._directory.trace))
-        self._node.observers.append(view.guarded(self._live.observe))
+        view, live, observe = View(), self._accounts.live, hooks.observe
+        view.guarded(self._accounts.watch)(self._restored.accounts if self._restored else None)
+        self._node.observers.append(view.guarded(live.observe))
         self._node.device_observers.append(view.guarded(self._watch_device))
 
         def look(now: float) -> None:
-            self._live.advance(now)
+            live.advance(now)
             observe(watch)
 
         return lambda: view.guarded(look)(self._clock())
@@ -289,7 +279,7 @@ class _ServerRun:
 
     def _watch_device(self, records: Sequence[Record]) -> None:
         if len(self._node.sessions) <= _MOST_WATCHED:
-            self._live.observe_device(records)
+            self._accounts.live.observe_device(records)
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -309,7 +299,7 @@ class _ServerRun:
             self._trace.digest,
             reason=halt.reason,
             rounds=self._node.machine.progress.rounds,
-            summary=self._summary(),
+            summary=self._accounts.summary(),
             directory=directory.path,
         )
         self._keep_state(mark)
@@ -319,15 +309,7 @@ class _ServerRun:
     def _keep_state(self, mark: Mark) -> None:
         """The state at the end, for a run that is extended later."""
         node, folder = self._node, self._directory.last_state
-        captured = capture(node.machine, node.process(None, []), mark)
+        captured = capture(node.machine, node.process(None, []), mark, self._accounts.save())
         captured.complete(self._engine)
         shutil.rmtree(folder, ignore_errors=True)
         captured.write(folder, 1)
-
-    def _summary(self) -> Summary:
-        trace = self._directory.trace
-        try:
-            return summarise(trace)
-        except Exception as error:  # a device's damaged records must not fail a finished run
-            LOG.error("devices' own records are left out of the summary: %s", printable(str(error)))
-            return summarise(trace, devices=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.idle_time import UsageAccount
+from fedoptima.analysis.saved_accounts import Unfit
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, TrainingDiverged, run_failed
 from fedoptima.core.progress import Progress
@@ -25,7 +26,7 @@ from fedoptima.sim.driver import Simulation
 from fedoptima.sim.extension import end, extend
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
-from fedoptima.trace.writer import TraceWriter
+from fedoptima.trace.writer import TraceWriter, read_records
 
 _log = logging.getLogger(__name__)
 
@@ -214,7 +215,13 @@ class _Run:
             folder = self._directory.last_state if last else self._directory.checkpoints
             mark = self._trace.mark()
             try:
-                save_checkpoint(folder, self._assembly.simulation, self._assembly.engines, mark)
+                save_checkpoint(
+                    folder,
+                    self._assembly.simulation,
+                    self._assembly.engines,
+                    mark,
+                    self._accounts.save(),
+                )
             except TrainingDiverged as error:
                 _log.warning("no checkpoint is written: %s; the one before stays", error)
 
@@ -222,7 +229,7 @@ class _Run:
         from fedoptima.sim.checkpoint import load_checkpoint
 
         assert self._directory is not None
-        mark = load_checkpoint(
+        mark, accounts = load_checkpoint(
             checkpoint,
             self._assembly.simulation,
             self._assembly.engines,
@@ -230,13 +237,16 @@ class _Run:
         )
         trace = self._directory.trace
         try:
-            self._trace, records = TraceWriter.resume(trace, mark)
+            self._trace = TraceWriter.resume(trace, mark)
         except OSError as error:
             raise ConfigError(
                 f"{trace}: cannot be read ({error.strerror}); start a new run"
             ) from error
-        for record in records:
-            self._accounts.observe(record)
+        try:
+            self._accounts.restore(accounts)
+        except Unfit:
+            for _, record in read_records(trace):
+                self._accounts.observe(record)
 
     # ---- the end -----------------------------------------------------------------------------
 

@@ -31,13 +31,21 @@ from fedoptima.trace.writer import Mark
 Engines = Mapping[NodeId, SavedEngine]  # the server's among them
 
 
-def save_checkpoint(folder: Path, simulation: Simulation, engines: Engines, mark: Mark) -> Path:
+def save_checkpoint(
+    folder: Path,
+    simulation: Simulation,
+    engines: Engines,
+    mark: Mark,
+    accounts: Mapping[str, object] | None = None,
+) -> Path:
+    """``accounts``: of the records so far, ready for JSON."""
     simulation.settle()
     payloads: dict[PayloadId, object] = {}
     state: dict[str, object] = {
         "simulation": freeze(simulation.state, payloads),
         "inspected": simulation.admission.save(),
         "trace": [mark.nbytes, mark.records, mark.digest],
+        "accounts": accounts,
     }
     tensors = payload_tensors(payloads)
     books: dict[str, object] = {}
@@ -50,19 +58,20 @@ def save_checkpoint(folder: Path, simulation: Simulation, engines: Engines, mark
 
 def load_checkpoint(
     path: Path, simulation: Simulation, engines: Engines, compute: torch.device | str
-) -> Mark:
-    """Restore ``simulation`` and ``engines``; returns the position of the trace at that time.
+) -> tuple[Mark, object]:
+    """Restore ``simulation`` and ``engines``; returns the position of the trace at that time, and
+    the accounts that were saved with it, if any were.
 
     If ``path`` is damaged, the checkpoint before it is used.
     """
 
-    def restore(saved: Saved) -> Mark:
+    def restore(saved: Saved) -> tuple[Mark, object]:
         state, payloads, own = saved.state, saved.payloads(), saved.of_engines()
         simulation.state = cast(SimState, thaw(state["simulation"], payloads))
         simulation.admission.restore(cast(Inspected, state.get("inspected", {})))
         books = cast(Mapping[str, Mapping[str, object]], state["engines"])
         for node, engine in engines.items():
             engine.restore(books[node], own.get(node, {}))
-        return Mark(*cast(tuple[int, int, str], state["trace"]))
+        return Mark(*cast(tuple[int, int, str], state["trace"])), state.get("accounts")
 
     return restore_checkpoint(path, compute, restore)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.types import NodeId
@@ -29,13 +31,19 @@ _CHUNK = 1 << 16
 _log = logging.getLogger(__name__)
 
 
+class DeviceMark(NamedTuple):
+    """How far a file had come: what is before it need not be read to continue the file."""
+
+    nbytes: int = 0
+    records: int = 0
+    last_at: float = 0.0
+
+
 class DeviceTrace:
-    def __init__(self, path: Path) -> None:
-        """Continue the file at ``path``, or start it."""
+    def __init__(self, path: Path, mark: DeviceMark | None = None) -> None:
+        """Continue the file at ``path``, or start it. ``mark``: a state that it had before."""
         self._path = path
-        self.records = 0  # on disk
-        self.last_at = 0.0
-        self.nbytes = 0
+        self._set(mark if mark is not None and _reaches(path, mark) else DeviceMark())
         try:
             if path.exists():
                 self._continue()
@@ -43,6 +51,13 @@ class DeviceTrace:
                 self._begin()
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
+
+    @property
+    def mark(self) -> DeviceMark:
+        return DeviceMark(self.nbytes, self.records, self.last_at)
+
+    def _set(self, mark: DeviceMark) -> None:
+        self.nbytes, self.records, self.last_at = mark  # on disk
 
     def append(self, lines: Sequence[str]) -> None:
         """Records in their plain form, with times that do not decrease; the OS has them then."""
@@ -96,11 +111,11 @@ class DeviceTrace:
             aside = self._path.with_name(f"{self._path.name}.damaged")
             _log.warning("%s cannot be continued, and is kept as %s", error, aside.name)
             self._path.replace(aside)
-            self.records, self.last_at, self.nbytes = 0, 0.0, 0
+            self._set(DeviceMark())
 
     def _take_stock(self) -> None:
         last = b""
-        for end, text in _whole_members(self._path):
+        for end, text in _whole_members(self._path, self.nbytes):
             if self.nbytes:  # the first holds the header alone
                 self.records += text.count(b"\n")
                 last = text
@@ -119,19 +134,28 @@ class DeviceTrace:
 
 def _time_of_last(text: bytes, path: Path) -> float:
     try:
-        return time_of(text.rstrip(b"\n").rpartition(b"\n")[2].decode())
+        at = time_of(text.rstrip(b"\n").rpartition(b"\n")[2].decode())
+        if not math.isfinite(at):
+            raise ValueError(f"at {at} s")
+        return at
     except ValueError as error:
         raise ConfigError(f"{path}: its last record cannot be read ({error})") from error
+
+
+def _reaches(path: Path, mark: DeviceMark) -> bool:
+    """Shorter, it is not the file that it was."""
+    return path.exists() and path.stat().st_size >= mark.nbytes
 
 
 def _member(text: str) -> bytes:
     return gzip.compress(text.encode(), COMPRESSION, mtime=0)
 
 
-def _whole_members(path: Path) -> Iterator[tuple[int, bytes]]:
+def _whole_members(path: Path, begin: int) -> Iterator[tuple[int, bytes]]:
     """Where each gzip member ends, and its content; up to the first that is incomplete."""
     with open_plain(path, "rb") as file:
-        end, rest, total = 0, b"", 0
+        file.seek(begin)
+        end, rest, total = begin, b"", 0
         while rest or (rest := file.read(_CHUNK)):
             member, text = zlib.decompressobj(wbits=31), []
             while not member.eof:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import heapq
 import json
 import logging
-import math
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
@@ -17,7 +15,7 @@ from fedoptima.core.types import NodeId
 from fedoptima.trace.description import RunDescription, check_schema
 from fedoptima.trace.device_record import read_device_record
 from fedoptima.trace.plain_files import compressed_lines
-from fedoptima.trace.record import Record, time_of
+from fedoptima.trace.record import Record
 from fedoptima.trace.run_folder import RunFiles, device_of
 from fedoptima.trace.writer import read_lines, read_records
 
@@ -93,22 +91,3 @@ class Skipped:
     def __str__(self) -> str:
         more = f", and {self.lines - 1:,} more" if self.lines > 1 else ""
         return f"{self._path}: records that cannot be read are left out ({self._first}{more})"
-
-
-def last_time(path: Path) -> float:
-    """When the last record of a run was made, of any node; 0 if there is none."""
-    read_header(path)
-    last = max(map(time_of, read_lines(path)), default=0.0)
-    for file in RunFiles(path.parent).device_traces():
-        last = max(last, max(_readable_times(file), default=0.0))
-    return last
-
-
-def _readable_times(path: Path) -> Iterator[float]:
-    try:
-        for line in read_lines(path):
-            with suppress(ValueError):
-                if math.isfinite(at := time_of(line)):
-                    yield at
-    except ConfigError as error:
-        _log.warning("%s: the rest of this file is left out", error)

@@ -27,6 +27,11 @@ class TimeOrder:
         """Each source's own are in order."""
         self._waiting[source].extend(records)
 
+    def all_waiting(self) -> Iterator[Record]:
+        """Each source's in order."""
+        for records in self._waiting.values():
+            yield from records
+
     def waiting(self, source: str) -> int:
         return len(self._waiting[source])
 

@@ -8,8 +8,8 @@ is run again; devices are not in it: they keep their own state and join again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -33,15 +33,25 @@ from fedoptima.engine.checkpoint import (
     restore_checkpoint,
     write_checkpoint,
 )
+from fedoptima.trace.device_trace import DeviceMark
 from fedoptima.trace.writer import Mark
+
+# Accounts of the records so far, taken already; calling it, on any thread, gives them for JSON.
+SavedAccounts = Callable[[], Mapping[str, object]]
 
 
 class Captured:
     """A checkpoint in the making."""
 
-    def __init__(self, state: dict[str, object], payloads: Mapping[PayloadId, object]) -> None:
+    def __init__(
+        self,
+        state: dict[str, object],
+        payloads: Mapping[PayloadId, object],
+        accounts: SavedAccounts,
+    ) -> None:
         self._state = state
         self._payloads = payloads
+        self._accounts = accounts
         self._tensors: dict[str, Tensor] | None = None
 
     def complete(self, engine: SavedEngine) -> None:
@@ -54,7 +64,8 @@ class Captured:
         """Checkpoint ``number``; it and ``keep - 1`` before it are on disk when this returns."""
         if self._tensors is None:
             raise InvariantBroken("a checkpoint is written before the engine was asked")
-        return write_checkpoint(folder, number, self._state, self._tensors, keep=keep)
+        state = {**self._state, "accounts": self._accounts()}
+        return write_checkpoint(folder, number, state, self._tensors, keep=keep)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +79,16 @@ class ServerProcess:
     run: str
     incarnation: int  # counts the server's processes in this run
     now: float
+    device_marks: Mapping[NodeId, DeviceMark] = field(default_factory=dict)  # of devices' own files
 
 
-def capture(core: ServerCore, process: ServerProcess, mark: Mark) -> Captured:
-    """``mark``: where the trace is."""
+def capture(
+    core: ServerCore,
+    process: ServerProcess,
+    mark: Mark,
+    accounts: SavedAccounts = lambda: {},
+) -> Captured:
+    """``mark``: where the trace is. ``accounts``: as they are now, of the records so far."""
     payloads: dict[PayloadId, object] = {}
     plain = freeze(core, payloads)
     needed = _needed(plain, payloads, process.now)
@@ -85,8 +102,9 @@ def capture(core: ServerCore, process: ServerProcess, mark: Mark) -> Captured:
         "life": process.incarnation,
         "now": process.now,
         "trace": [mark.nbytes, mark.records, mark.digest],
+        "devices": dict(process.device_marks),
     }
-    return Captured(state, needed)
+    return Captured(state, needed, accounts)
 
 
 def _needed(
@@ -115,6 +133,7 @@ class Restored(ServerProcess):
 
     core: ServerCore
     mark: Mark
+    accounts: Mapping[str, object]  # that were saved, by name
     number: int  # the checkpoint's own: the next one's is higher
 
 
@@ -140,6 +159,13 @@ def load_server_checkpoint(
             incarnation=cast(int, state["life"]),
             now=cast(float, state["now"]),
             mark=Mark(*cast(tuple[int, int, str], state["trace"])),
+            accounts=cast(Mapping[str, object], state.get("accounts", {})),
+            device_marks={
+                device: DeviceMark(*mark)
+                for device, mark in cast(
+                    "dict[NodeId, tuple[int, int, float]]", state.get("devices", {})
+                ).items()
+            },
             number=saved.number,
         )
 

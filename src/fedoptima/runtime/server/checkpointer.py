@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fedoptima.core.server import ServerCore
 from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.runtime.compute import Compute
-from fedoptima.runtime.server.checkpoint import Captured, ServerProcess, capture
+from fedoptima.runtime.server.checkpoint import Captured, SavedAccounts, ServerProcess, capture
 from fedoptima.trace.writer import TraceWriter
 
 _SELDOM = 60.0  # seconds at least between two lines in the log
@@ -31,16 +32,19 @@ class Checkpointer:
         merges: int | None,
         kept: int,
         log: logging.Logger,
+        accounts: Callable[[], SavedAccounts] = lambda: dict,
         number: int = 0,
         version: int = 0,
     ) -> None:
-        """``number`` and ``version``: of the checkpoint that this server was resumed from."""
+        """``accounts``: takes those of the records so far. ``number`` and ``version``: of the
+        checkpoint that this server was resumed from."""
         self._folder = folder
         self._trace = trace
         self._seconds = seconds
         self._merges = merges
         self._kept = kept
         self._log = log
+        self._accounts = accounts
         self._number = number
         self._last = time.monotonic()
         self._last_version = version
@@ -65,7 +69,7 @@ class Checkpointer:
         self, core: ServerCore, engine: SavedEngine, compute: Compute, process: ServerProcess
     ) -> None:
         self._last, self._last_version = time.monotonic(), core.version
-        captured = capture(core, process, self._trace.mark())
+        captured = capture(core, process, self._trace.mark(), self._accounts())
         self._number += 1
         self._writing += 1
         self._idle.clear()

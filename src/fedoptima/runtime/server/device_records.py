@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.types import NodeId
 from fedoptima.runtime.server.allowance import Allowance
-from fedoptima.trace.device_trace import DeviceTrace
+from fedoptima.trace.device_trace import DeviceMark, DeviceTrace
 from fedoptima.trace.record import Record
 from fedoptima.trace.run_folder import device_trace
 
@@ -48,17 +48,33 @@ class _Kept:
 
 
 class DeviceRecords:
-    def __init__(self, folder: Path, quota: RecordQuota, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        quota: RecordQuota,
+        log: logging.Logger,
+        marks: Mapping[NodeId, DeviceMark] | None = None,
+    ) -> None:
+        """``marks``: how far the files had come at the checkpoint that this server resumes."""
         self._folder = folder
         self._quota = quota
         self._log = log
+        self._marks = dict(marks or {})
         self._kept: dict[NodeId, _Kept] = {}
 
     def of(self, device: NodeId) -> _Kept:
         if device not in self._kept:
-            trace = DeviceTrace(device_trace(self._folder, device))
+            trace = DeviceTrace(device_trace(self._folder, device), self._marks.get(device))
             self._kept[device] = _Kept(trace, self._quota)
         return self._kept[device]
+
+    def take_up(self, devices: Iterable[NodeId]) -> float:
+        """Continue the files of those devices; returns the time of their last record."""
+        return max((self.of(device).trace.last_at for device in devices), default=0.0)
+
+    def marks(self) -> dict[NodeId, DeviceMark]:
+        """How far every file has come."""
+        return self._marks | {device: kept.trace.mark for device, kept in self._kept.items()}
 
     def taken(self, device: NodeId) -> int:
         """How many of them need not be sent again."""

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import grpc
@@ -38,7 +37,7 @@ from fedoptima.runtime.node import Node
 from fedoptima.runtime.server.bounds import message_limit, most_held, unread
 from fedoptima.runtime.server.checkpoint import Restored, ServerProcess
 from fedoptima.runtime.server.checkpointer import Checkpointer
-from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
+from fedoptima.runtime.server.device_records import DeviceRecords
 from fedoptima.runtime.server.session import DeviceSession, Refusal
 from fedoptima.trace.record import Record
 
@@ -70,9 +69,8 @@ class ServerNode(Node):
         run: str,
         incarnation: int,
         checkpointer: Checkpointer | None,
-        device_traces: Path,
+        records: DeviceRecords,
         log: logging.Logger,
-        record_quota: RecordQuota | None = None,
     ) -> None:
         super().__init__(SERVER, machine, engine, compute, clock, incarnation=incarnation, log=log)
         self.run = run  # its id: devices bring work along only into the run they worked for
@@ -81,7 +79,7 @@ class ServerNode(Node):
         self.device_observers: list[DeviceObserver] = []
         self._sessions_given: dict[NodeId, int] = {}  # the number of each device's last one
         self._checkpointer = checkpointer
-        self.records = DeviceRecords(device_traces, record_quota or RecordQuota(), log)
+        self.records = records
         self._evaluations: dict[int, Evaluate] = {}  # asked and not answered yet
         self._evaluator = ThreadPoolExecutor(
             1, thread_name_prefix="evaluation", initializer=prepare_thread
@@ -258,6 +256,7 @@ class ServerNode(Node):
             run=self.run,
             incarnation=self.incarnation,
             now=self.clock(),
+            device_marks=self.records.marks(),
         )
 
     def resume_from(self, restored: Restored, rule: StopRule) -> None:

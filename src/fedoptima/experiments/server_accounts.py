@@ -1,0 +1,98 @@
+"""The accounts of a server's run: its course, always, and what onlookers see, if there are any.
+
+They are part of its checkpoints, so that a resume takes no longer for a long run than for a short
+one. Of a checkpoint without them (an older one, or nobody watched), the trace is read instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from fedoptima.analysis.accounts import Accounts, summarise
+from fedoptima.analysis.curve import CourseAccount
+from fedoptima.analysis.live_accounts import LiveAccounts
+from fedoptima.analysis.saved_accounts import Unfit, restore, save
+from fedoptima.analysis.summary import Summary
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.text import printable
+from fedoptima.runtime.server.checkpoint import SavedAccounts
+from fedoptima.trace.reader import read_trace
+from fedoptima.trace.writer import read_records
+
+LOG = logging.getLogger("fedoptima.server")
+
+T = TypeVar("T")
+
+
+class View:
+    """Calls observers until one fails: a device may record anything, and must not end the run."""
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def guarded(self, work: Callable[[T], None]) -> Callable[[T], None]:
+        def look(what: T) -> None:
+            if self._failed:
+                return
+            try:
+                work(what)
+            except Exception:
+                self._failed = True
+                LOG.exception("the view of the run failed and is closed; the run itself continues")
+
+        return look
+
+
+class ServerAccounts:
+    def __init__(self, trace: Path) -> None:
+        self.course = CourseAccount()  # by the server's own records
+        self.live = LiveAccounts()
+        self._trace = trace
+        self._watched = False
+
+    def restore(self, saved: Mapping[str, object]) -> None:
+        """``saved``: what a checkpoint has of them."""
+        try:
+            restore({"course": self.course}, saved.get("course"))
+        except Unfit:
+            try:
+                for _, record in read_records(self._trace):
+                    self.course.observe(record)
+            except ConfigError as error:
+                LOG.warning("%s; the curve is without what follows the damage", error)
+
+    def watch(self, saved: Mapping[str, object] | None) -> None:
+        """Somebody watches from now on. ``saved``: of a run that is resumed."""
+        self._watched = True
+        if saved is None:
+            return
+        try:
+            self.live.restore(saved.get("live"))
+        except Unfit:
+            self.live.catch_up(read_trace(self._trace))
+
+    def save(self) -> SavedAccounts:
+        """For a checkpoint."""
+        course = save({"course": self.course})
+        live = self.live.save() if self._watched else dict
+        return lambda: {"course": course, "live": live()}
+
+    def summary(self) -> Summary:
+        """At the end, from all records. Damage to a file must not fail a finished run."""
+        try:
+            return summarise(self._trace)
+        except Exception as error:
+            LOG.error("devices' own records are left out of the summary: %s", printable(str(error)))
+        accounts = Accounts()
+        try:
+            for _, record in read_records(self._trace):
+                accounts.observe(record)
+        except Exception as error:
+            LOG.error("the summary ends where the trace is damaged: %s", printable(str(error)))
+            seconds, curve = self.course.seconds, tuple(self.course.points)
+            return replace(accounts.summary(), seconds=seconds, curve=curve)
+        return accounts.summary()
