@@ -14,6 +14,7 @@ from fedoptima.core.jobs import (
     FullStep,
     LoadModel,
     Prepare,
+    SkipStep,
 )
 from fedoptima.core.messages import (
     ActivationBatch,
@@ -94,6 +95,31 @@ def test_one_turn_on_is_good_for_one_batch() -> None:
     assert isinstance(bench.job, Forward)
     assert not sent(bench.done(), ActivationBatch)
     assert isinstance(bench.job, AuxiliaryStep)
+
+
+def test_a_lean_device_counts_what_it_only_sent_apart_from_what_it_trained_on() -> None:
+    bench = training(ProgramSpec("auxiliary", train_every=3), iterations=3)
+    for step in (AuxiliaryStep(0), SkipStep(1), SkipStep(2)):
+        bench.hears(TurnOn())
+        assert sent(bench.done(), ActivationBatch)
+        assert bench.job == step
+        bench.done(samples=4)
+    ((_, update),) = sent(bench.done(), ModelUpdate)
+    assert (update.trained, update.forwarded, update.processed) == (4, 8, 12)
+
+
+def test_a_lean_device_sends_what_it_kept_when_a_credit_comes() -> None:
+    bench = training(ProgramSpec("auxiliary", train_every=2), iterations=3)
+    assert not sent(bench.done(), ActivationBatch)  # kept
+    assert bench.job == AuxiliaryStep(0)
+    ((_, batch),) = sent(bench.hears(TurnOn()), ActivationBatch)
+    assert batch.seq == 0
+    bench.done()
+    assert not sent(bench.done(), ActivationBatch)  # that credit is spent
+    assert bench.job == SkipStep(1)
+    bench.done()
+    bench.done()
+    assert bench.job == AuxiliaryStep(2)  # there is room for one
 
 
 def test_a_gradient_continues_the_round() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.jobs import AuxiliaryStep, Backward, ExportModel, Forward, FullStep
@@ -72,6 +74,76 @@ def test_with_the_sender_off_the_device_learns_all_the_same() -> None:
     program.start(2)
     assert done(program, Forward(0), sender_on=False) == [AuxiliaryStep(0)]
     assert done(program, AuxiliaryStep(0)) == [Forward(1)]
+
+
+def steps(program: AuxiliaryLoss, credits: str) -> str:
+    """A round, and how many credits come before the end of each forward pass.
+
+    For each batch: T trained on, S not. All that is sent goes out once, in order.
+    """
+    taken, sent, on = "", list[int](), False
+    first = program.step
+    (order,) = program.start(len(credits))
+    for count in credits:
+        for _ in range(int(count)):
+            kept = program.kept()
+            sent += [kept.seq] if kept else []
+            on = on or kept is None
+        *offer, step = done(program, order, sender_on=on)
+        assert bool(offer) == on
+        sent += [batch.seq for batch in offer if isinstance(batch, ActivationBatch)]
+        on = False
+        taken += "T" if isinstance(step, AuxiliaryStep) else "S"
+        (order,) = done(program, step) or [step]
+    assert program.finished
+    assert len(program._kept) < program.train_every
+    sent += [batch.seq for batch in program._kept]
+    program._kept.clear()
+    assert sent == sorted(set(sent))
+    missing = set(range(first, program.step)) - set(sent)
+    assert all(taken[seq - first] == "T" for seq in missing)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("every", "credits", "taken"),
+    [
+        (1, "1111", "TTTT"),
+        (1, "0000", "TTTT"),
+        (2, "1111", "TSTS"),
+        (4, "1" * 9, "TSSSTSSST"),
+        (4, "000000", "TSSTTT"),  # three wait for credits, and what cannot be kept is trained on
+        (4, "00001111", "TSSTSSST"),
+        (2, "0201", "TSTS"),
+    ],
+)
+def test_a_lean_device_trains_on_one_of_n_batches_and_on_what_it_cannot_send(
+    every: int, credits: str, taken: str
+) -> None:
+    program = build_program(ProgramSpec("auxiliary", train_every=every), 0)
+    assert isinstance(program, AuxiliaryLoss)
+    assert steps(program, credits) == taken
+
+
+def test_every_round_of_a_lean_device_trains_on_something() -> None:
+    program = AuxiliaryLoss(0, train_every=100)
+    assert [steps(program, "111") for _ in range(3)] == ["TSS"] * 3
+    assert program.step == 9
+
+
+@given(st.integers(1, 6), st.text("012", min_size=1, max_size=40))
+def test_no_batch_is_computed_for_nothing_and_never_n_in_a_row_without_training(
+    every: int, credits: str
+) -> None:
+    taken = steps(AuxiliaryLoss(0, every), credits)
+    assert taken[0] == "T"
+    assert "S" * every not in taken
+
+
+def test_a_server_that_does_not_know_lean_devices_gets_a_usual_one() -> None:
+    program = build_program(ProgramSpec("auxiliary", train_every=0), 0)  # as the wire reads it
+    assert isinstance(program, AuxiliaryLoss)
+    assert steps(program, "101") == "TTT"
 
 
 @pytest.mark.parametrize("program", [FullModel(0), AuxiliaryLoss(0)])

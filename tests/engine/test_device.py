@@ -23,6 +23,7 @@ from fedoptima.core.jobs import (
     Merge,
     Prepare,
     ServerStep,
+    SkipStep,
 )
 from fedoptima.core.messages import GlobalModel
 from fedoptima.core.method import ServerTraining
@@ -85,6 +86,17 @@ def test_a_forward_pass_hands_out_activations_and_labels() -> None:
     assert torch.equal(sent["activations.0"], bench.workload.model[0](inputs))
     assert torch.equal(sent["labels"], labels)
     assert not sent["activations.0"].requires_grad
+
+
+def test_a_skipped_step_leaves_the_weights_as_they_are_and_keeps_nothing() -> None:
+    bench = Bench(dense_model(), samples())
+    before = state(bench.devices["d"])
+    bench.at("d", Forward(0))
+    done = bench.at("d", SkipStep(0))
+    assert same(state(bench.devices["d"]), before)
+    assert done.samples == 7
+    book, _ = bench.devices["d"].save()
+    assert book["waiting"] == []
 
 
 def test_an_auxiliary_step_is_a_step_down_the_local_loss() -> None:

@@ -37,6 +37,7 @@ METHODS = [
     {"name": "fedbuff", "buffer": 2},
     {"name": "oafl"},
     {"name": "fedoptima", "robust": "refuse"},
+    {"name": "fedoptima", "train_every": 3},
 ]
 EVERY = pytest.mark.parametrize("method", METHODS, ids=lambda m: " ".join(map(str, m.values())))
 

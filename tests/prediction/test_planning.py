@@ -48,6 +48,7 @@ def devices(*groups: Options) -> Options:
     ("method", "fleet", "bottleneck"),
     [
         ({}, {}, "devices"),
+        ({"train_every": 4}, {}, "devices"),
         ({}, {"server": {"gflops": 0.001}}, "server"),
         ({}, devices({"name": "d", "count": 4, "gflops": 0.1, "mbps": 1.0}), "uplink"),
         ({"activation_cap": 1}, {}, "omega"),
@@ -63,6 +64,9 @@ def test_rates_agree_with_a_long_dry_run(method: Options, fleet: Options, bottle
     result = run_experiment(planned, dry=True)
     measured = result.device_samples / result.seconds
     assert prediction.device_samples_per_second == pytest.approx(measured, rel=0.05)
+    measured = result.summary.forwarded_samples / result.seconds
+    assert prediction.forwarded_samples_per_second == pytest.approx(measured, rel=0.05)
+    assert bool(measured) == ("train_every" in method)
     measured = result.server_samples / BATCH / result.seconds
     assert prediction.batches_per_second == pytest.approx(measured, rel=0.05)
     assert prediction.bottleneck == bottleneck

@@ -17,6 +17,7 @@ from fedoptima.core.jobs import (
     PlanRun,
     Prepare,
     ServerStep,
+    SkipStep,
 )
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import NodeId, Payload, PayloadId
@@ -53,6 +54,7 @@ WHOLE = Plan(BLOCKS, 2, "none", None, "paper", ())
         (OpenCopy(D, 1), 50),
         (CloseCopy(D), 0),
         (Prepare(""), 0),
+        (SkipStep(0), 0),
         (PlanRun(()), 0),
     ],
 )
@@ -122,3 +124,7 @@ def test_an_optimisers_step_moves_what_it_keeps_for_each_weight(state: int, pass
     whole = Plan(MOVING, 2, "none", None, "paper", ())
     step = JobCosts(whole, device_state=state).moved(FullStep(0), batch=0)
     assert step == (3 + passes) * 4 * 57
+
+
+def test_a_skipped_step_takes_no_time_even_where_every_job_has_an_overhead() -> None:
+    assert JobCosts(SPLIT).seconds(SkipStep(0), 8, Rates(1.0, 1.0, overhead=3.0)) == 0.0

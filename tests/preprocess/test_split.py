@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -92,6 +93,24 @@ def test_the_paper_counts_forward_alone_and_measured_counts_everything() -> None
     measured = choose_split(profile, fleet, batch_size=1, objective="measured", auxiliary=heavy)
     assert measured.split == 1
     assert [candidate.device_flops for candidate in measured.table] == [3, 16]
+
+
+def test_of_n_batches_of_a_lean_device_one_needs_more_than_the_forward_pass() -> None:
+    profile = Profile((block(1, 60, 2), block(1, 10, 2), block(1, 1, 2)))
+    heavy = {2: block(5, 1, 5)}
+    tables = {
+        objective: choose_split(
+            profile,
+            [DeviceSpeed(1, 10)],
+            batch_size=1,
+            objective=objective,
+            auxiliary=heavy,
+            train_every=4,
+        ).table
+        for objective in get_args(Objective)
+    }
+    flops = {name: [cut.device_flops for cut in table] for name, table in tables.items()}
+    assert flops == {"paper": [1, 2], "measured": [1 + 2 / 4, 2 + 4 / 4 + 10 / 4]}
 
 
 def test_a_fixed_split_keeps_the_table() -> None:

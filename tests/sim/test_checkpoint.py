@@ -35,6 +35,7 @@ EIGHT = {
     "server": FLEET["server"],
     "devices": [{"name": "d", "count": 8, "gflops": 0.003, "mbps": 2.0}],
 }
+LEAN = {"name": "fedoptima", "train_every": 3}
 RUNS: dict[str, dict[str, object]] = {
     "fedoptima": {},
     "adam": {"training": ADAM},
@@ -48,6 +49,7 @@ RUNS: dict[str, dict[str, object]] = {
         "fleet": {**FLEET, "changes": CUTS},
         "method": {"name": "fedoptima", "auxiliary": "none"},
     },
+    "lean devices": {"fleet": {**FLEET, "changes": CUTS}, "method": LEAN},
     "robust fedoptima": {"method": {"name": "fedoptima", "robust": "refuse"}, "fleet": EIGHT},
     "robust oafl": {"method": {"name": "oafl", "robust": "refuse"}, "fleet": EIGHT},
     "robust fl": {"method": {"name": "fl", "robust": "trimmed_mean"}, "fleet": EIGHT},

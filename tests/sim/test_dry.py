@@ -17,6 +17,7 @@ METHODS = [
     {"name": "fedoptima", "auxiliary": "classifier"},
     {"name": "fedoptima", "auxiliary": "deep"},
     {"name": "fedoptima", "activation_cap": 1, "max_delay": 2},
+    {"name": "fedoptima", "train_every": 3},
     {"name": "fl"},
 ]
 

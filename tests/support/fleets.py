@@ -32,6 +32,7 @@ def rows(
         participation=draw(st.sampled_from([1.0, 1.0, 0.5, 0.2])),
         buffer=draw(st.integers(1, 5)),
         micro_batches=draw(st.integers(1, 4)),
+        train_every=draw(st.sampled_from([1, 1, 2, 5])),
     )
     return lambda devices: ROWS[chosen](options)
 

@@ -28,6 +28,7 @@ class Options:
     participation: float = 1.0
     buffer: int = 3
     micro_batches: int = 3
+    train_every: int = 1
 
 
 DEFAULTS = Options()
@@ -58,6 +59,10 @@ def _barrier(options: Options) -> Callable[[], Barrier]:
         timeout=options.barrier_timeout,
         participation=options.participation,
     )
+
+
+def _auxiliary(options: Options) -> ProgramSpec:
+    return ProgramSpec("auxiliary", train_every=options.train_every)
 
 
 def _async(options: Options) -> Callable[[], AsyncStaleness]:
@@ -92,19 +97,20 @@ def oafl(o: Options = DEFAULTS) -> Method:
 
 def fedoptima(o: Options = DEFAULTS) -> Method:
     flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout)
+    program = _auxiliary(o)
     return _row(
-        "fedoptima", AUXILIARY, ServerTraining.SHARED, _async(o), flow, scheduler=CounterScheduler
+        "fedoptima", program, ServerTraining.SHARED, _async(o), flow, scheduler=CounterScheduler
     )
 
 
 def cse_fsl(o: Options = DEFAULTS) -> Method:
     flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout, balanced=False)
-    return _row("cse_fsl", AUXILIARY, ServerTraining.SHARED, _barrier(o), flow)
+    return _row("cse_fsl", _auxiliary(o), ServerTraining.SHARED, _barrier(o), flow)
 
 
 def fifo(o: Options = DEFAULTS) -> Method:
     flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout, balanced=False)
-    return _row("fifo", AUXILIARY, ServerTraining.SHARED, _async(o), flow)
+    return _row("fifo", _auxiliary(o), ServerTraining.SHARED, _async(o), flow)
 
 
 def no_auxiliary(o: Options = DEFAULTS) -> Method:

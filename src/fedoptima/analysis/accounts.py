@@ -60,10 +60,11 @@ class Accounts:
         return Summary(
             seconds=self.course.seconds,
             epochs=self.server_state.epochs,
-            trained_epochs=self.server_state.trained_epochs(self.course.device_samples),
+            trained_epochs=self.server_state.trained_epochs(self.course.processed_samples),
             refused_samples=self.server_state.refused_samples,
             versions=self.server_state.version,
             device_samples=self.course.device_samples,
+            forwarded_samples=self.course.forwarded_samples,
             server_samples=self.course.server_samples,
             curve=tuple(self.course.points),
             usage=self.usage.usage(),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.effects import Note, NoteKind
 from fedoptima.core.events import JobDone, Received
-from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.jobs import Merge, ServerStep, SkipStep
 from fedoptima.core.messages import Join, ModelUpdate
 from fedoptima.core.robust import merged_parts
 from fedoptima.core.shares import Shares
@@ -31,6 +31,7 @@ class Contribution:
     merge_share: float  # of all devices' weight
     data_share: float = 0.0  # of the samples that all devices hold, as far as they are believed
     handed_in: int = 0  # updates, merged or not
+    forwarded_samples: int = 0  # sent by the device without training on them
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class ContributionTally:
         self.updates = 0
         self.weight = 0.0
         self.handed_in = 0
+        self.forwarded = 0
 
 
 class BalanceAccount:
@@ -85,7 +87,11 @@ class BalanceAccount:
         job = event.job
         if node != SERVER:
             if event.samples:
-                self._devices[node].device_samples += event.samples
+                tally = self._devices[node]
+                if isinstance(job, SkipStep):
+                    tally.forwarded += event.samples
+                else:
+                    tally.device_samples += event.samples
         elif isinstance(job, ServerStep):
             tally = self._devices[job.origin]
             tally.batches += job.part + 1 == job.parts
@@ -120,6 +126,7 @@ class BalanceAccount:
                 tally.weight / weight if weight else 0.0,
                 self._shares.portion(device),
                 tally.handed_in,
+                tally.forwarded,
             )
             for device, tally in sorted(self._devices.items())
         }

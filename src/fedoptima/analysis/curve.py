@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedoptima.core.effects import Evaluate
 from fedoptima.core.events import Evaluated, JobDone
-from fedoptima.core.jobs import PlanRun
+from fedoptima.core.jobs import PlanRun, SkipStep
 from fedoptima.core.stopping import OF_DEVICE
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -63,10 +63,16 @@ class CourseAccount:
         self.points: list[Point] = []
         self.device_samples = 0
         self.server_samples = 0
+        self.forwarded_samples = 0  # by devices that did not train on them
         self.began = 0.0  # of training
         self._begun = False
         self.now = 0.0
         self._asked: dict[int, Evaluate] = {}
+
+    @property
+    def processed_samples(self) -> int:
+        """By devices, whether they trained on them or not."""
+        return self.device_samples + self.forwarded_samples
 
     @property
     def epochs(self) -> float:
@@ -85,7 +91,10 @@ class CourseAccount:
         event = record.event
         if record.node != SERVER:
             if isinstance(event, JobDone):
-                self.device_samples += event.samples
+                if isinstance(event.job, SkipStep):
+                    self.forwarded_samples += event.samples
+                else:
+                    self.device_samples += event.samples
             return
         match event:
             case JobDone():

@@ -144,6 +144,7 @@ def _server(moment: Moment) -> Iterator[Metric]:
     samples = "Samples that those were trained on: they count towards no epoch."
     used = "Samples that went through the whole network and were used."
     wasted = "Samples that devices trained on for updates that were refused or lost."
+    forwarded = "Samples that devices sent without training on them."
     late = "Activation batches dropped: late, and no slot was free."
     queue = "Activation batches that wait at the server."
     cap = "Most activation batches that may wait or be on their way (omega)."
@@ -156,6 +157,7 @@ def _server(moment: Moment) -> Iterator[Metric]:
             "samples_refused_total": (samples, summary.refused_samples),
             "samples_used_total": (used, summary.work.used),
             "samples_wasted_total": (wasted, summary.work.wasted),
+            "samples_forwarded_total": (forwarded, summary.forwarded_samples),
             "late_batches_total": (late, summary.balance.late_batches),
             "activation_queue_batches": (queue, held.queue.last),
             "activation_cap_batches": (cap, moment.cap),

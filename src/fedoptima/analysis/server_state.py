@@ -33,8 +33,8 @@ class ServerState:
         self.running = False  # there is a plan
         self.version = 0  # t
         self.epochs = 0.0
-        self.accepted_samples = 0
-        self.refused_samples = 0
+        self.refused_samples = 0  # that devices had trained on
+        self._decided = 0  # samples of updates that were accepted or refused, trained on or not
         self.model_bytes = 0  # the global model as devices are sent it
         self.side_bytes = 0  # one server side
         self.copies: dict[NodeId, None] = {}  # devices with a server side of their own
@@ -84,9 +84,9 @@ class ServerState:
                     elif effect.kind == NoteKind.UPDATE_SCALED:
                         self._counted[effect.about] = float(effect.text)
 
-    def trained_epochs(self, device_samples: int) -> float:
-        """Of all the samples that devices have trained on, those of refused updates left out."""
-        elsewhere = device_samples - self.accepted_samples - self.refused_samples
+    def trained_epochs(self, processed: int) -> float:
+        """Of all the samples that devices have processed, those of refused updates left out."""
+        elsewhere = processed - self._decided
         # Fewer than 0 while devices' own records are still on their way.
         return self.epochs + max(0, elsewhere) / self._epoch
 
@@ -182,16 +182,15 @@ class ServerState:
         update = self._pending.pop(device)
         self.update_bytes -= update.data.nbytes
         self.refused_samples += update.trained
+        self._decided += update.processed
 
     def _accept(self, device: NodeId, update: ModelUpdate) -> None:
-        self.accepted_samples += update.trained
+        self._decided += update.processed
         counted = self._counted.pop(device, 1.0)
-        self.epochs += self._shares.epochs(device, update.trained) * counted
+        self.epochs += self._shares.epochs(device, update.processed) * counted
 
     def _take_back(self, merge: RobustMerge, number: int) -> None:
-        trained = self.merging[merge.parts[number].data.id].trained
-        self.accepted_samples -= trained
-        self.refused_samples += trained
+        self.refused_samples += self.merging[merge.parts[number].data.id].trained
         self.epochs -= merge.epochs[number]
 
 

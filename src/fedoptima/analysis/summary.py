@@ -33,7 +33,8 @@ class Summary:
     trained_epochs: float  # and of rounds whose updates have not been handed in, or got lost
     refused_samples: int  # of updates that were not
     versions: int  # merges
-    device_samples: int
+    device_samples: int  # trained on
+    forwarded_samples: int  # sent by devices without training on them (`method.train_every`)
     server_samples: int
     curve: tuple[Point, ...]
     usage: Mapping[NodeId, Usage]  # busy and idle seconds of every node

@@ -21,7 +21,7 @@ from fedoptima.core.events import (
     Rejected,
 )
 from fedoptima.core.job_slot import JobSlot
-from fedoptima.core.jobs import ExportModel, LoadModel, Prepare
+from fedoptima.core.jobs import ExportModel, LoadModel, Prepare, SkipStep
 from fedoptima.core.messages import (
     ActivationBatch,
     Assignment,
@@ -49,6 +49,8 @@ class DevicePhase(Enum):
 
 
 class DeviceCore:
+    _forwarded = 0  # here, because checkpoints of earlier versions do not have it
+
     def __init__(
         self,
         *,
@@ -72,7 +74,8 @@ class DeviceCore:
         self._pending: ModelUpdate | None = None
         self._sender_on = False
         self._version = -1  # t_k
-        self._trained = 0
+        self._trained = 0  # samples
+        self._forwarded = 0  # and not trained on
         self._slot = JobSlot()
         self.stopped = False
 
@@ -148,7 +151,7 @@ class DeviceCore:
             self._program = build_program(self._assignment.program, step)
         self._phase = DevicePhase.IDLE
         self._incoming = self._pending = None
-        self._trained = 0
+        self._trained = self._forwarded = 0
 
     # ---- messages ----------------------------------------------------------------------------
 
@@ -157,8 +160,9 @@ class DeviceCore:
             case Assignment():
                 return self._assign(message)
             case TurnOn():
-                self._sender_on = True
-                return []
+                kept = self._program.kept() if self._program else None
+                self._sender_on = kept is None
+                return [] if kept is None else self._send(kept)
             case HandIn():
                 # Without one, it was discarded for a new assignment; the server is being notified.
                 return [] if self._pending is None else self._send(self._pending)
@@ -194,7 +198,10 @@ class DeviceCore:
     def _job_done(self, event: JobDone) -> list[Effect]:
         self._slot.done(event.ticket)
         if self._phase is DevicePhase.TRAINING and self._program is not None:
-            self._trained += event.samples
+            if isinstance(event.job, SkipStep):
+                self._forwarded += event.samples
+            else:
+                self._trained += event.samples
             return self._carry_out(
                 self._program.done(event.job, event.result, sender_on=self._sender_on)
             )
@@ -207,8 +214,10 @@ class DeviceCore:
                 return self._carry_out(program.start(assignment.iterations))
             case ExportModel() if self._phase is DevicePhase.EXPORTING:
                 self._phase = DevicePhase.PENDING
-                self._pending = ModelUpdate(self._version, self._trained, event.result)
-                self._trained = 0
+                self._pending = ModelUpdate(
+                    self._version, self._trained, event.result, self._forwarded
+                )
+                self._trained = self._forwarded = 0
                 return self._send(self._pending)
         return self._pump()  # what is left is the last job of an abandoned round
 

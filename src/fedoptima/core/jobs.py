@@ -44,6 +44,13 @@ class AuxiliaryStep:
 
 
 @value
+class SkipStep:
+    """Instead of `AuxiliaryStep`: the batch was sent, and is not trained on."""
+
+    seq: int
+
+
+@value
 class Backward:
     """Backward pass with the server's gradient; ``apply`` takes the optimiser's step."""
 
@@ -153,7 +160,9 @@ class RobustMerge(Merge):
     epochs: tuple[float, ...] = ()  # the part of an epoch that each was trained for
 
 
-DeviceJob = Prepare | LoadModel | Forward | AuxiliaryStep | Backward | FullStep | ExportModel
+DeviceJob = (
+    Prepare | LoadModel | Forward | AuxiliaryStep | SkipStep | Backward | FullStep | ExportModel
+)
 ServerJob = PlanRun | OpenCopy | CloseCopy | ServerStep | Merge
 Job = DeviceJob | ServerJob
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from fedoptima.core.types import Payload, PayloadId, value
+from fedoptima.core.types import Payload, PayloadId, later, value
 
 ENVELOPE_BYTES: Final = 64  # size of a message without its tensors
 
@@ -17,6 +17,7 @@ class ProgramSpec:
     kind: str  # "full", "auxiliary" or "gradient"
     micro_batches: int = 1  # gradient only: parts of a mini-batch in flight; 0: by the plan
     delta: bool = False  # hand in the change since the round began, not the model
+    train_every: int = later(1)  # auxiliary only: the others of n batches are only sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,12 @@ class ModelUpdate:
     version: int  # t_k: the global model this round began with
     trained: int  # samples the device trained on since its last update
     data: Payload
+    forwarded: int = later(0)  # samples it sent without training on them
+
+    @property
+    def processed(self) -> int:
+        """What the update counts towards an epoch."""
+        return self.trained + self.forwarded
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections import deque
 from typing import ClassVar, Protocol
 
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
-from fedoptima.core.jobs import AuxiliaryStep, Backward, Forward, FullStep, Job
+from fedoptima.core.jobs import AuxiliaryStep, Backward, Forward, FullStep, Job, SkipStep
 from fedoptima.core.messages import ActivationBatch, GradientBatch, ProgramSpec
 from fedoptima.core.types import Payload
 
@@ -24,6 +24,9 @@ class Program(Protocol):
     def start(self, iterations: int) -> list[Order]: ...
     def done(self, job: Job, result: Payload, *, sender_on: bool) -> list[Order]: ...
     def gradient(self, message: GradientBatch) -> list[Order]: ...
+    def kept(self) -> ActivationBatch | None:
+        """A batch that waits for a credit, to be sent now."""
+
     @property
     def finished(self) -> bool: ...
 
@@ -33,7 +36,8 @@ def build_program(spec: ProgramSpec, step: int) -> Program:
         case "full":
             return FullModel(step)
         case "auxiliary":
-            return AuxiliaryLoss(step)
+            # A server of an earlier version does not say: 0 is how that is read.
+            return AuxiliaryLoss(step, max(1, spec.train_every))
         case "gradient":
             return ServerGradient(step, spec.micro_batches)
     raise ProtocolViolation(f"unknown program {spec.kind!r}: server and device differ in version")
@@ -51,6 +55,9 @@ class Iterations:
     @property
     def finished(self) -> bool:
         return self._left == 0
+
+    def kept(self) -> ActivationBatch | None:
+        return None
 
     def _end_step(self) -> None:
         self._left -= 1
@@ -76,21 +83,46 @@ class AuxiliaryLoss(Iterations):
     """FedOptima: send the activations, then learn from the auxiliary network's own loss (Alg. 1).
 
     The activations go out before the auxiliary step, so the transfer overlaps the computation.
+
+    A lean device (``train_every`` = n above 1) trains on at least one of n batches in a row, and on
+    the first of a round; the others it only sends. It keeps up to n - 1 batches that wait for a
+    credit, so that the link is busy while it trains, and trains on what it cannot keep: no batch is
+    computed for nothing (docs/decisions/0035).
     """
+
+    train_every = 1  # these are here, because checkpoints of earlier versions do not have them
+    _skipped = 0
+
+    def __init__(self, step: int, train_every: int = 1) -> None:
+        super().__init__(step)
+        self.train_every = train_every
+        self._skipped = 0  # batches since the last one that was trained on
+        self._kept: deque[ActivationBatch] = deque()
 
     def start(self, iterations: int) -> list[Order]:
         self._left = iterations
+        self._skipped = self.train_every - 1
         return [Forward(self.step)]
 
     def done(self, job: Job, result: Payload, *, sender_on: bool) -> list[Order]:
         match job:
             case Forward(seq):
-                offer: list[Order] = [ActivationBatch(seq, result)] if sender_on else []
-                return [*offer, AuxiliaryStep(seq)]
-            case AuxiliaryStep():
+                batch = ActivationBatch(seq, result)
+                lean = self.train_every > 1
+                keep = lean and not sender_on and len(self._kept) < self.train_every - 1
+                if keep:
+                    self._kept.append(batch)
+                train = self._skipped + 1 >= self.train_every or not (sender_on or keep)
+                offer: list[Order] = [batch] if sender_on else []
+                return [*offer, AuxiliaryStep(seq) if train else SkipStep(seq)]
+            case AuxiliaryStep() | SkipStep():
+                self._skipped = self._skipped + 1 if isinstance(job, SkipStep) else 0
                 self._end_step()
                 return [] if self.finished else [Forward(self.step)]
         raise InvariantBroken(f"the auxiliary program did not ask for {job}")
+
+    def kept(self) -> ActivationBatch | None:
+        return self._kept.popleft() if self.train_every > 1 and self._kept else None
 
     def gradient(self, message: GradientBatch) -> list[Order]:
         raise ProtocolViolation("the server sent a gradient to a device with its own loss")

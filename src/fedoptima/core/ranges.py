@@ -40,12 +40,12 @@ _RANGES: Final[dict[type, dict[str, tuple[float, float]]]] = {
         "step": _COUNT,
     },
     # At most what was assigned: `Training` knows that.
-    ModelUpdate: {"version": _COUNT, "trained": _COUNT},
+    ModelUpdate: {"version": _COUNT, "trained": _COUNT, "forwarded": _COUNT},
     ActivationBatch: {"seq": _COUNT, "part": _COUNT, "parts": (1, MOST)},
     GradientBatch: {"seq": _COUNT, "part": _COUNT},
     GlobalModel: {"version": _COUNT, "progress": (0.0, 1.0)},
     Assignment: {"iterations": (1, MOST)},
-    ProgramSpec: {"micro_batches": _COUNT},
+    ProgramSpec: {"micro_batches": _COUNT, "train_every": _COUNT},
 }
 
 

@@ -42,7 +42,9 @@ def guarded(
         ),
         # What a buffer took earlier was counted then.
         epochs=tuple(
-            epochs_of(part.device, updates[part.device].trained) if part.device in updates else 0.0
+            epochs_of(part.device, updates[part.device].processed)
+            if part.device in updates
+            else 0.0
             for part in merge.parts
         ),
     )

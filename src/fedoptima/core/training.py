@@ -161,7 +161,7 @@ class Training:
     def take_update(self, device: NodeId, member: Member, update: ModelUpdate) -> None:
         if not member.owes_update:
             raise ProtocolViolation(f"{device} handed in an update that was not asked for")
-        check_range("ModelUpdate.trained", update.trained, 0, member.round_samples)
+        check_range("ModelUpdate.trained", update.processed, 0, member.round_samples)
         member.owes_update, member.awaits_model = False, True
         member.update = update
         self.aggregation.handed_in(device)
@@ -214,7 +214,7 @@ class Training:
                 shares = self.roster.shares
                 self.progress.refused(
                     device,
-                    shares.epochs(device, update.trained),
+                    shares.epochs(device, update.processed),
                     share=shares.portion(device),
                     max_delay=self.aggregation.max_delay,
                 )
@@ -239,7 +239,7 @@ class Training:
             # Counted here and not on arrival: an update discarded by a barrier is handed in again.
             self.roster.settle(device, update.data.id)
             if not decision.refused and not isinstance(merge, RobustMerge):
-                self.progress.trained(epochs_of(device, update.trained))
+                self.progress.trained(epochs_of(device, update.processed))
         text = "nothing came from it in time; the round goes on without it"
         notes = [Note(NoteKind.NOT_WAITED_FOR, device, text) for device in decision.late]
         if merge is None:

@@ -18,6 +18,7 @@ from fedoptima.core.jobs import (
     Job,
     LoadModel,
     Prepare,
+    SkipStep,
 )
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import GlobalModel, Message
@@ -83,6 +84,9 @@ class DeviceEngine:
                 return self._forward(seq, part, parts, result)
             case AuxiliaryStep(seq):
                 return self._auxiliary_step(seq, result)
+            case SkipStep(seq):
+                _, _, labels = self._waiting.pop((seq, 0))
+                return Outcome(Payload(result, 0), samples=len(labels))
             case Backward(seq, part, gradient, apply):
                 tensors = arrived(gradient, self._workload.compute)
                 return self._backward(seq, part, tensors, apply, result)

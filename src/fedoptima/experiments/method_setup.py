@@ -102,6 +102,7 @@ def plan_settings(recipe: Recipe, method: Method, output: Output, given: Given) 
         after=recipe.split.at if isinstance(recipe.split.at, str) else None,
         objective=recipe.split.objective,
         traffic=charges_memory(recipe.fleet),
+        train_every=method.program.train_every,
         micro_batches=method.program.micro_batches,
         own_split=method.own_split,
         server_flops_per_second=_server_speed(recipe, method),

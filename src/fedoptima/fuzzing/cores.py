@@ -11,7 +11,15 @@ from functools import partial
 from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import Evaluated, Event, Received, Rejected, TimerFired
-from fedoptima.core.jobs import AuxiliaryStep, Backward, FullStep, Job, LoadModel, source_of
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    Backward,
+    FullStep,
+    Job,
+    LoadModel,
+    SkipStep,
+    source_of,
+)
 from fedoptima.core.machine import job_failed
 from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.seeding import derive
@@ -165,8 +173,9 @@ class Cores(ABC):
 
     def _hands_in(self, device: DeviceProcess, update: ModelUpdate) -> None:
         device.saved_step = device.core.step
-        if device.trained != update.trained:
-            text = f"{device.name} says {update.trained} samples, its engine {device.trained}"
+        said, found = (update.trained, update.forwarded), (device.trained, device.forwarded)
+        if said != found:
+            text = f"{device.name} says {said} samples trained on and only sent, its engine {found}"
             raise LawBroken("counters", text)
 
     # ---- jobs --------------------------------------------------------------------------------
@@ -241,7 +250,9 @@ class Cores(ABC):
         result = payload_id(device.name, device.core.incarnation, order.ticket)
         outcome = device.engine.execute(job, result)
         if isinstance(job, LoadModel):
-            device.trained = 0
+            device.trained = device.forwarded = 0
+        if isinstance(job, SkipStep):
+            device.forwarded += outcome.samples
         if isinstance(job, _TRAINING):
             step = (job.seq, job.part if isinstance(job, Backward) else 0)
             if step <= device.last_step:

@@ -72,7 +72,8 @@ class DeviceProcess:
         self.saved_step = 0
         self._incarnations: dict[int, int] = {}  # the next one, by run
         self.core = self._core(0)
-        self.trained = 0  # samples since its last model, as its engine counts them
+        # Samples since its last model, as its engine counts them.
+        self.trained = self.forwarded = 0
         self.last_step = (-1, 0)  # the last step and part of it, in this process
 
     def _core(self, step: int) -> DeviceCore:
@@ -101,7 +102,7 @@ class DeviceProcess:
         self.backlog.clear()
         self.engine.reset()
         self.core = self._core(self.saved_step)
-        self.trained, self.last_step = 0, (-1, 0)
+        self.trained, self.forwarded, self.last_step = 0, 0, (-1, 0)
 
     def end(self) -> None:
         self.process += 1

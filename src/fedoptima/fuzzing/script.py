@@ -110,6 +110,7 @@ _OPTIONS: Mapping[str, Sequence[object]] = {
     "participation": (0.5,),
     "buffer": (1, 2, 3, 5),
     "micro_batches": (1, 2, 3, 4),
+    "train_every": (2, 4),
 }
 _WITH_DEVICE = (
     *(Kind.CUT, Kind.CUT, Kind.HALF_OPEN, Kind.HALF_OPEN, Kind.DELAY, Kind.NOTHING, Kind.ECHO),
@@ -154,13 +155,20 @@ def _options(rng: random.Random, name: str, build: Builder) -> dict[str, object]
         return {}
     drawn = {key: rng.choice(values) for key, values in _OPTIONS.items()}  # all: others stay alike
     left = {key: rng.random() < (0.8 if key == "auxiliary" else 0.5) for key in _OPTIONS}
-    taken = {k: v for k, v in drawn.items() if k in options_of(build) and not left[k]}
-    return {key: value for key, value in taken.items() if _is_possible(build, {key: value})}
+    taken: dict[str, object] = {}
+    for key, value in drawn.items():
+        if (
+            key in options_of(build)
+            and not left[key]
+            and _is_possible(build, {**taken, key: value})
+        ):
+            taken[key] = value
+    return taken
 
 
-def _is_possible(build: Builder, option: Mapping[str, object]) -> bool:
+def _is_possible(build: Builder, options: Mapping[str, object]) -> bool:
     try:
-        build(1, **option)
+        build(1, **options)
     except ConfigError:
         return False
     return True

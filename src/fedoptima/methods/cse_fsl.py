@@ -17,6 +17,7 @@ from fedoptima.methods.options import (
     OnLeaveOption,
     ParticipationOption,
     RobustBarrierOption,
+    TrainEveryOption,
     activation_cap_of,
     local_auxiliary_of,
 )
@@ -28,6 +29,7 @@ def cse_fsl(
     activation_cap: ActivationCapOption = None,
     credit_timeout: CreditTimeoutOption = 60.0,
     auxiliary: LocalAuxiliaryOption = "default",
+    train_every: TrainEveryOption = 1,
     on_leave: OnLeaveOption = "drop",
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
@@ -37,7 +39,7 @@ def cse_fsl(
     cap = activation_cap_of(activation_cap, devices)
     return Method(
         name="cse_fsl",
-        program=ProgramSpec("auxiliary"),
+        program=ProgramSpec("auxiliary", train_every=train_every),
         training=ServerTraining.SHARED,
         aggregation=partial(
             Barrier, on_leave=on_leave, timeout=barrier_timeout, participation=participation

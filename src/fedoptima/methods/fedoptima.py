@@ -23,7 +23,9 @@ from fedoptima.methods.options import (
     StalenessAOption,
     StalenessBOption,
     StalenessOption,
+    TrainEveryOption,
     activation_cap_of,
+    train_every_of,
 )
 
 
@@ -53,6 +55,7 @@ def fedoptima(
             "server (an ablation of the paper)."
         ),
     ] = "default",
+    train_every: TrainEveryOption = 1,
     robust: RobustOption = "none",
 ) -> Method:
     """`scheduler` and `auxiliary` are the paper's ablations (section 6.5)."""
@@ -66,7 +69,10 @@ def fedoptima(
     local_loss = auxiliary != "none"
     return Method(
         name="fedoptima",
-        program=ProgramSpec("auxiliary" if local_loss else "gradient"),
+        program=ProgramSpec(
+            "auxiliary" if local_loss else "gradient",
+            train_every=train_every_of(train_every, auxiliary),
+        ),
         training=ServerTraining.SHARED,
         aggregation=partial(AsyncStaleness, limit, rule),
         scheduler=CounterScheduler if balanced else FifoScheduler,

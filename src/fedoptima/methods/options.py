@@ -26,6 +26,16 @@ LocalAuxiliaryOption = Annotated[
         "blocks, or your own as 'package.module:function'."
     ),
 ]
+TrainEveryOption = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="n: a device trains on at least one of n batches in a row and on those that it "
+        "cannot send; of the others it only sends the activations. For devices that are slower "
+        "than their links.",
+        examples=[4],
+    ),
+]
 StalenessOption = Annotated[
     Literal["inverse", "constant", "polynomial", "hinge"],
     Field(
@@ -128,5 +138,15 @@ def local_auxiliary_of(given: str | int) -> str | int:
         raise ConfigError(
             "method.auxiliary = 'none': its devices learn from their auxiliary networks alone; "
             "splitfed is the method whose devices wait for the server's gradients"
+        )
+    return given
+
+
+def train_every_of(given: int, auxiliary: str | int) -> int:
+    if given > 1 and auxiliary == "none":
+        raise ConfigError(
+            f"method.train_every = {given}: without an auxiliary network a device learns from the "
+            "gradients of what it sends, so it trains on every batch; choose another "
+            "method.auxiliary"
         )
     return given

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.effects import Send
 from fedoptima.core.events import JobDone, Received
-from fedoptima.core.jobs import LoadModel, ServerStep
+from fedoptima.core.jobs import LoadModel, ServerStep, SkipStep
 from fedoptima.core.messages import ActivationBatch, TurnOn
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -23,15 +23,21 @@ class DevicePace:
     iteration: float  # including waits within the round
     round: float  # from one model to the next
     turnaround: float  # mean, from a turn-on to the arrival of its batch; 0 where there is none
-    samples_per_second: float
+    samples_per_second: float  # that it trains on
     batches_per_second: float  # of activations, that the server trains on
     transfer: float  # of one activation batch up the link; 0 where none is sent
+    forwarded_per_second: float = 0.0  # samples that it sends without training on them
+
+    @property
+    def processed_per_second(self) -> float:
+        return self.samples_per_second + self.forwarded_per_second
 
 
 class _Device:
     def __init__(self) -> None:
-        self.marks: list[tuple[float, int, int]] = []  # with each model: time, samples, batches
-        self.samples = self.batches = 0
+        # With each model: time, samples, of them not trained on, batches.
+        self.marks: list[tuple[float, int, int, int]] = []
+        self.samples = self.forwarded = self.batches = 0
         self.training = 0.0  # seconds, without those between two rounds
         self.now = 0.0
         self.turned_on: float | None = None
@@ -43,19 +49,20 @@ class _Device:
         """Over whole rounds, if there are any."""
         marks = self.marks if len(self.marks) > 1 else [*self.marks, self.mark()]
         (start, *before), (end, *after) = marks[0], marks[-1]
-        samples, batches = (b - a for a, b in zip(before, after, strict=True))
+        samples, forwarded, batches = (b - a for a, b in zip(before, after, strict=True))
         seconds = end - start or float("inf")
         return DevicePace(
             iteration=self.training * batch / max(1, self.samples),
             round=(end - start) / max(1, len(marks) - 1),
             turnaround=self.turnarounds / max(1, self.answers),
-            samples_per_second=samples / seconds,
+            samples_per_second=(samples - forwarded) / seconds,
             batches_per_second=batches / seconds,
             transfer=self.transfers / max(1, self.arrived),
+            forwarded_per_second=forwarded / seconds,
         )
 
-    def mark(self) -> tuple[float, int, int]:
-        return self.now, self.samples, self.batches
+    def mark(self) -> tuple[float, int, int, int]:
+        return self.now, self.samples, self.forwarded, self.batches
 
 
 class PaceAccount:
@@ -90,18 +97,23 @@ class PaceAccount:
             for effect in record.effects:
                 if isinstance(effect, Send) and isinstance(effect.message, TurnOn):
                     self._devices[effect.to].turned_on = now
-        elif isinstance(event, JobDone):
+        else:
             device = self._devices[record.node]
-            if event.samples:
-                device.training += now - device.now
-                device.samples += event.samples
-                device.now = now
-            elif isinstance(event.job, LoadModel):
-                device.now = now
-                device.marks.append(device.mark())
-                trained = device.samples >= ITERATIONS * self._batches[record.node]
-                if trained and len(device.marks) > ROUNDS:
-                    self._unsettled.discard(record.node)
+            if isinstance(event, JobDone):
+                self._job_done(record.node, device, event, now)
             for effect in record.effects:
                 if isinstance(effect, Send) and isinstance(effect.message, ActivationBatch):
                     device.in_flight.append(now)
+
+    def _job_done(self, name: NodeId, device: _Device, event: JobDone, now: float) -> None:
+        if event.samples:
+            device.training += now - device.now
+            device.samples += event.samples
+            device.forwarded += event.samples * isinstance(event.job, SkipStep)
+            device.now = now
+        elif isinstance(event.job, LoadModel):
+            device.now = now
+            device.marks.append(device.mark())
+            enough = device.samples >= ITERATIONS * self._batches[name]
+            if enough and len(device.marks) > ROUNDS:
+                self._unsettled.discard(name)

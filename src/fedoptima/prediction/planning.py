@@ -64,7 +64,8 @@ class Prediction:
     plan: Plan
     candidates: Mapping[Objective, tuple[Candidate, ...]]  # empty where nothing is split
     devices: Paces
-    device_samples_per_second: float  # the whole fleet
+    device_samples_per_second: float  # the whole fleet, that it trains on
+    forwarded_samples_per_second: float  # and that it sends without training on them
     batches_per_second: float  # of activations, that the server trains on
     offered: float  # that devices and uplinks could send
     server_busy: float  # share of its time
@@ -164,6 +165,7 @@ def predict(experiment: Experiment) -> Prediction:
         candidates=_candidates(experiment, plan),
         devices=seen.paces,
         device_samples_per_second=sum(p.samples_per_second for p in seen.paces.values()),
+        forwarded_samples_per_second=sum(p.forwarded_per_second for p in seen.paces.values()),
         batches_per_second=seen.batches_per_second,
         offered=unlimited.batches_per_second,
         server_busy=seen.usage[SERVER].utilisation,
@@ -196,7 +198,7 @@ class _DryRun:
         for device, batch in experiment.batches.items():
             done = self.paces[device]
             compute = self.usage[device].utilisation * batch
-            self.uplink_bound += done.transfer * done.samples_per_second > compute
+            self.uplink_bound += done.transfer * done.processed_per_second > compute
 
 
 def _steady(experiment: Experiment) -> Experiment:

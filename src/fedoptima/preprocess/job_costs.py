@@ -25,6 +25,7 @@ from fedoptima.core.jobs import (
     PlanRun,
     Prepare,
     ServerStep,
+    SkipStep,
 )
 from fedoptima.core.plan import BlockProfile, Plan
 
@@ -102,6 +103,8 @@ class JobCosts:
 
     def seconds(self, job: Job, batch: int, rates: Rates) -> float:
         """On a node with these rates."""
+        if isinstance(job, SkipStep):  # nothing is done
+            return 0.0
         seconds = self.flops(job, batch) / rates.flops_per_second + rates.overhead
         return seconds if rates.memory is None else seconds + self.moved(job, batch) / rates.memory
 
@@ -124,7 +127,7 @@ class JobCosts:
                 return float(self._device_parameters)
             case OpenCopy():
                 return float(self._server_parameters)
-            case CloseCopy() | PlanRun() | Prepare():
+            case CloseCopy() | PlanRun() | Prepare() | SkipStep():
                 return 0.0
 
     def moved(self, job: Job, batch: int) -> float:
@@ -149,5 +152,5 @@ class JobCosts:
                 return 2 * self._model
             case OpenCopy():
                 return 2 * self._server
-            case CloseCopy() | PlanRun() | Prepare():
+            case CloseCopy() | PlanRun() | Prepare() | SkipStep():
                 return 0

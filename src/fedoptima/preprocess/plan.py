@@ -31,6 +31,7 @@ class PlanSettings:
     objective: Objective = "paper"
     places: tuple[int, ...] = ()  # of a sample that is predicted place by place (`Output`)
     traffic: bool = False  # the plan says what moves in memory: a node of the fleet pays for it
+    train_every: int = 1  # of so many batches a device trains on one at least
     micro_batches: int = 1  # parts of a mini-batch in flight; 0: as many as the rule says
     own_split: bool = False  # chosen together with the parts, whatever ``split`` says
     server_flops_per_second: float | None = None  # None: not known, its work takes no time
@@ -92,6 +93,7 @@ def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettin
         batch_size=settings.batch_size,
         objective=settings.objective,
         auxiliary={k: v for k, v in auxiliary.items() if v},
+        train_every=settings.train_every,
         split=split,
     )
     return Plan(

@@ -47,14 +47,17 @@ def choose_split(
     batch_size: int,
     objective: Objective = "paper",
     auxiliary: Mapping[int, BlockProfile] | None = None,
+    train_every: int = 1,
     split: int | None = None,
 ) -> SplitChoice:
     """The split with the shortest bottleneck, or the user's ``split`` if the model has it.
 
     ``"paper"`` counts the forward FLOPs of the device side alone; ``"measured"`` counts its forward
-    and backward, and those of the auxiliary network that ``auxiliary`` gives for each split.
+    and backward, and those of the auxiliary network that ``auxiliary`` gives for each split. Of
+    ``train_every`` batches one needs more than the forward pass.
     """
-    table = _candidates(profile, devices, batch_size, objective, auxiliary or {})
+    count = _Counted(objective, train_every)
+    table = _candidates(profile, devices, batch_size, count, auxiliary or {})
     if split is None:
         best = min(table, key=lambda candidate: (candidate.bottleneck_seconds, candidate.split))
         split = best.split
@@ -71,25 +74,37 @@ def _candidates(
     profile: Profile,
     devices: Sequence[DeviceSpeed],
     batch_size: int,
-    objective: Objective,
+    count: _Counted,
     auxiliary: Mapping[int, BlockProfile],
 ) -> tuple[Candidate, ...]:
     _check(profile, devices)
     table: list[Candidate] = []
     device_flops = 0.0
     for split, block in enumerate(profile.blocks[:-1], start=1):
-        device_flops += _flops(block, objective) * batch_size
-        attached = auxiliary.get(split) if objective == "measured" else None
-        extra = _flops(attached, objective) * batch_size if attached is not None else 0.0
+        device_flops += count.block(block) * batch_size
+        attached = auxiliary.get(split)
+        extra = count.auxiliary(attached) * batch_size if attached is not None else 0.0
         activation_bytes = block.output_bytes * batch_size
         table.append(_slowest(split, block.name, device_flops + extra, activation_bytes, devices))
     return tuple(table)
 
 
-def _flops(block: BlockProfile, objective: Objective) -> float:
-    if objective == "paper":
-        return block.forward_flops
-    return block.forward_flops + block.backward_flops
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What counts as a device's work on a sample."""
+
+    objective: Objective
+    train_every: int
+
+    def block(self, block: BlockProfile) -> float:
+        if self.objective == "paper":
+            return block.forward_flops
+        return block.forward_flops + block.backward_flops / self.train_every
+
+    def auxiliary(self, network: BlockProfile) -> float:
+        if self.objective == "paper":
+            return 0.0
+        return (network.forward_flops + network.backward_flops) / self.train_every
 
 
 def _slowest(

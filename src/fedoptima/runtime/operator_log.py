@@ -50,10 +50,11 @@ class DeviceLog:
             return
         self._last = now
         self._log.info(
-            "round %d is handed in: version %d trained on %d samples",
+            "round %d is handed in: version %d trained on %d samples%s",
             self._rounds,
             update.version,
             update.trained,
+            f", {update.forwarded} more only sent" if update.forwarded else "",
         )
 
 

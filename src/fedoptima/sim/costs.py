@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from typing import Protocol
 
-from fedoptima.core.jobs import Backward, Forward, Job, PlanRun, Prepare, ServerStep
+from fedoptima.core.jobs import Backward, Forward, Job, PlanRun, Prepare, ServerStep, SkipStep
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.preprocess.job_costs import JobCosts, Rates
 from fedoptima.sim.fleet import NodeSpec
 
 _PARTIAL = (Forward, Backward, ServerStep)
-_FREE = (PlanRun, Prepare)
+_FREE = (PlanRun, Prepare, SkipStep)
 
 
 @cache

@@ -21,6 +21,7 @@ from fedoptima.core.jobs import (
     Merge,
     PlanRun,
     ServerStep,
+    SkipStep,
 )
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message, ModelUpdate
@@ -120,7 +121,7 @@ class DryDeviceEngine:
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:  # the most frequent first
-            case AuxiliaryStep() | FullStep():
+            case AuxiliaryStep() | FullStep() | SkipStep():
                 return Outcome(Payload(result, 0), self._batch)
             case Forward():
                 samples = part_size(self._batch, job.part, job.parts)

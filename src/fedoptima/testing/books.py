@@ -290,7 +290,7 @@ class Books:
             raise LawBroken("staleness", text)
 
     def _accepted(self, device: NodeId, update: ModelUpdate) -> None:
-        self.epochs += self._shares.epochs(device, update.trained) * self._scaled.pop(device, 1.0)
+        self.epochs += self._shares.epochs(device, update.processed) * self._scaled.pop(device, 1.0)
 
     def _note(self, note: Note) -> None:
         device = note.about

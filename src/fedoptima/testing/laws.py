@@ -63,7 +63,7 @@ def update_counts_once(description: Description) -> None:
             case Disconnected(device):
                 shares.remove(device)
             case Received(_, _, ModelUpdate() as update):
-                trained[update.data.id] = update.trained
+                trained[update.data.id] = update.processed
         for effect in record.effects:
             if isinstance(effect, Run) and isinstance(effect.job, Merge):
                 parts = effect.job.parts

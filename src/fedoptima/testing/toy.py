@@ -27,6 +27,7 @@ from fedoptima.core.jobs import (
     PlanRun,
     Prepare,
     ServerStep,
+    SkipStep,
 )
 from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import Message, ModelUpdate
@@ -95,6 +96,9 @@ class ToyDevice:
             case AuxiliaryStep(seq):
                 self._forwarded.remove((seq, 0))
                 return self._train(seq, self._weight - self._target, self._batch, result)
+            case SkipStep(seq):
+                self._forwarded.remove((seq, 0))
+                return Outcome(Payload(result, 0), self._batch)
             case FullStep(seq):
                 return self._train(seq, self._weight - self._target, self._batch, result)
             case Backward(seq, part, gradient, apply, parts):
@@ -224,6 +228,7 @@ _WORK: dict[type, float] = cast(
         LoadModel: 0.1,
         Forward: 1.0,
         AuxiliaryStep: 2.0,
+        SkipStep: 0.0,
         Backward: 2.0,
         FullStep: 4.0,
         ExportModel: 0.1,

@@ -133,7 +133,10 @@ def _figures(prediction: Prediction) -> Table:
     paces = prediction.devices.values()
     table.add_row("iteration", _range(pace.iteration for pace in paces))
     table.add_row("round", _range(pace.round for pace in paces))
-    table.add_row("devices", f"{brief(prediction.device_samples_per_second)} samples/s")
+    devices = f"{brief(prediction.device_samples_per_second)} samples/s"
+    if prediction.forwarded_samples_per_second:
+        devices += f" trained on, {brief(prediction.forwarded_samples_per_second)} only sent"
+    table.add_row("devices", devices)
     if prediction.server_capacity is not None:
         _add_rates(table, prediction, prediction.server_capacity)
     return table

@@ -37,6 +37,8 @@ def _figures(result: Result, time: str) -> Table:
     table.show_header = False
     seconds = result.seconds or 1.0
     throughput = f"{brief(result.device_samples / seconds)} samples/s on the devices"
+    if sent := result.summary.forwarded_samples:
+        throughput += f" and {brief(sent / seconds)} only sent"
     if result.server_samples:
         throughput += f", {brief(result.server_samples / seconds)} on the server"
     throughput += f"; {brief(result.useful_samples / seconds)} useful"

@@ -91,6 +91,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "device idle II, s/epoch": _per_epoch(lambda view: view.summary.device_usage.idle_2),
     "useful samples/s": lambda view: brief(view.summary.useful_throughput),
     "device samples/s": lambda view: brief(view.summary.throughput.device),
+    "samples only sent": lambda view: f"{view.summary.forwarded_samples:,}",
     "server samples/s": lambda view: brief(view.summary.throughput.server),
     "MB up/epoch": _per_epoch(lambda view: view.summary.traffic.up.total, 1e-6),
     "MB down/epoch": _per_epoch(lambda view: view.summary.traffic.down.total, 1e-6),

@@ -145,14 +145,16 @@ class Payload(_message.Message):
     def __init__(self, id: _Optional[str] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class ProgramSpec(_message.Message):
-    __slots__ = ("kind", "micro_batches", "delta")
+    __slots__ = ("kind", "micro_batches", "delta", "train_every")
     KIND_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_EVERY_FIELD_NUMBER: _ClassVar[int]
     kind: str
     micro_batches: int
     delta: bool
-    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., delta: bool = ...) -> None: ...
+    train_every: int
+    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., delta: bool = ..., train_every: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("incarnation", "samples", "flops_per_second", "bytes_per_second", "version", "training", "pending", "step")
@@ -187,14 +189,16 @@ class ActivationBatch(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., data: _Optional[_Union[Payload, _Mapping]] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
 
 class ModelUpdate(_message.Message):
-    __slots__ = ("version", "trained", "data")
+    __slots__ = ("version", "trained", "data", "forwarded")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRAINED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     version: int
     trained: int
     data: Payload
-    def __init__(self, version: _Optional[int] = ..., trained: _Optional[int] = ..., data: _Optional[_Union[Payload, _Mapping]] = ...) -> None: ...
+    forwarded: int
+    def __init__(self, version: _Optional[int] = ..., trained: _Optional[int] = ..., data: _Optional[_Union[Payload, _Mapping]] = ..., forwarded: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("error", "diverged")
