@@ -54,13 +54,17 @@ def exploding(channels: int, image_size: int, classes: int) -> nn.Module:
     return nn.Sequential(first, nn.Sequential(Exploding(), others[0]), others[1])
 
 
-def data(samples: int = 96, side: int = SIDE) -> Dataset:
-    return as_dataset(pictures(samples, side, seed=0), pictures(48, side, seed=1))
+def data(samples: int = 96, side: int = SIDE, tests: int = 48, noise: float = 0.7) -> Dataset:
+    return as_dataset(
+        pictures(samples, side, seed=0, noise=noise), pictures(tests, side, seed=1, noise=noise)
+    )
 
 
-def pictures(samples: int, side: int = SIDE, *, seed: int) -> tuple[Tensor, Tensor]:
+def pictures(
+    samples: int, side: int = SIDE, *, seed: int, noise: float = 0.7
+) -> tuple[Tensor, Tensor]:
     """Noisy pictures of a few kinds that can be told apart."""
     labels = torch.arange(samples) % CLASSES
     ideal = torch.randn(CLASSES, 1, side, side, generator=torch.Generator().manual_seed(99))
-    noise = torch.randn(samples, 1, side, side, generator=torch.Generator().manual_seed(seed))
-    return ideal[labels] + 0.7 * noise, labels
+    random = torch.randn(samples, 1, side, side, generator=torch.Generator().manual_seed(seed))
+    return ideal[labels] + noise * random, labels

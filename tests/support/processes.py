@@ -109,6 +109,7 @@ class Fleet:
     def __init__(self, folder: Path, method: str, *, width: int = 4) -> None:
         self.folder = folder
         self.run = folder / "run"
+        self.states = folder / "states"
         self.recipe = folder / "tiny.toml"
         self.recipe.write_text(RECIPE.format(method=method, width=width))
         self.address = Address("127.0.0.1", _free_port())
@@ -117,15 +118,16 @@ class Fleet:
     def start_server(self, *options: str, resume: bool = False) -> Command:
         what = ["--resume", *OWN_CODE] if resume else [self.recipe]
         where = ["--listen", str(self.address), "--run-dir", self.run]
-        server = self._start("server", *what, *where, *options)
+        server = self.start_command("server", *what, *where, *options)
         server.says("listening on")
         return server
 
-    def start_device(self, name: str, *options: str) -> Command:
-        where = ["--server", str(self.address), "--state", self.folder / "states"]
-        return self._start("device", "--name", name, *where, *OWN_CODE, *options)
+    def start_device(self, name: str, *options: str, through: Address | None = None) -> Command:
+        """``through``: a relay's address; without one straight to the server."""
+        where = ["--server", str(through or self.address), "--state", self.states]
+        return self.start_command("device", "--name", name, *where, *OWN_CODE, *options)
 
-    def _start(self, command: str, *arguments: str | Path) -> Command:
+    def start_command(self, command: str, *arguments: str | Path) -> Command:
         log = self.folder / f"{len(self._commands)}-{command}.log"
         self._commands.append(Command(log, command, *arguments))
         return self._commands[-1]

@@ -56,6 +56,13 @@ class Proxy:
         """What is connected stays so, but nothing gets through; neither side is told."""
         self._do(lambda: [relay.go_silent() for relay in self._relays])
 
+    def hold(self) -> None:
+        """Nothing gets through, and nothing is lost: it comes when it is let go."""
+        self._do(lambda: [relay.hold() for relay in self._relays])
+
+    def let_go(self) -> None:
+        self._do(lambda: [relay.let_go() for relay in self._relays])
+
     def lose_devices(self) -> None:
         """The devices' ends are closed; the server is not told, and hears nothing more."""
         self._do(lambda: [relay.lose_device() for relay in self._relays])
@@ -74,7 +81,11 @@ class Proxy:
         if self._blocked:
             writer.transport.abort()
             return
-        upward = await asyncio.open_connection(self._server.host, self._server.port)
+        try:
+            upward = await asyncio.open_connection(self._server.host, self._server.port)
+        except OSError:  # there is no server
+            writer.transport.abort()
+            return
         relay = _Relay((reader, writer), upward)
         self._relays[relay] = asyncio.create_task(relay.run())
 
@@ -87,6 +98,8 @@ class _Relay:
         self._device = device
         self._server = server
         self._silent = False
+        self._moving = asyncio.Event()
+        self._moving.set()
         self._closed = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,6 +115,7 @@ class _Relay:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(1 << 16):
+                await self._moving.wait()
                 if not self._silent:
                     writer.write(data)
                     await writer.drain()
@@ -117,6 +131,12 @@ class _Relay:
 
     def go_silent(self) -> None:
         self._silent = True
+
+    def hold(self) -> None:
+        self._moving.clear()
+
+    def let_go(self) -> None:
+        self._moving.set()
 
     def lose_device(self) -> None:
         self._silent = True
