@@ -29,7 +29,7 @@ from fedoptima.experiments.server_run import RunHooks, ServerWatch, serve_run
 from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.named_code import allow
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.device.client import Device, Workplace
+from fedoptima.runtime.device.client import Device, Pace, Workplace
 from fedoptima.runtime.device.device_node import NetworkDeviceEngine
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.security.access_lists import AccessLists
@@ -243,6 +243,7 @@ def start_device(
     gate: Gate | None = None,
     give_up_after: float = DEADLINE,
     allowed: Sequence[str] = ("tests",),
+    pace: Pace | None = None,
 ) -> Work:
     """A device in a thread; its answer says why it ended."""
     state = StateFile(folder / f"{name}.json")
@@ -260,6 +261,7 @@ def start_device(
             tls=tls,
             build=build,
             state=state,
+            pace=pace,
             give_up_after=give_up_after,
             timeouts=timeouts,
         )

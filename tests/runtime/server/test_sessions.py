@@ -26,9 +26,11 @@ from fedoptima.core.jobs import (
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.device.client import Refused, Unreachable
+from fedoptima.runtime.wire.codec import SCHEMA
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from fedoptima.verification.replay import replay
+from fedoptima.version import __version__
 from tests.support.network import (
     NAMES,
     QUICK,
@@ -344,4 +346,7 @@ def test_a_device_of_another_protocol_is_told_so(tmp_path: Path) -> None:
         peer.send(hello("slow", schema=99, version="9.9"))
         code, why = peer.ending()
     assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert "'slow' speaks 99 (fedoptima 9.9)" in why
+    assert why == (
+        f"'slow' has fedoptima 9.9 (protocol 99), this server {__version__} (protocol {SCHEMA}): "
+        "install the same version on both"
+    )

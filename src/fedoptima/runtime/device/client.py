@@ -34,6 +34,7 @@ from fedoptima.runtime.wire.channel import PATH, client_options
 from fedoptima.runtime.wire.codec import SCHEMA
 from fedoptima.runtime.wire.frames import deserialize, serialize
 from fedoptima.runtime.wire.outbox import LinkPace
+from fedoptima.runtime.wire.versions import mixture
 from fedoptima.version import __version__
 
 # The codes with which the server refuses this device; everything else is tried again.
@@ -170,7 +171,8 @@ class Device:
         )
         welcome = await link.introduce(hello)
         self._backoff.connected()
-        self._log.info("connected to %s", self._server)
+        others = mixture(welcome)
+        self._log.info("connected to %s%s", self._server, f" ({others})" if others else "")
         if node is None or node.run != welcome.run:
             node = await self._begin(link, welcome)
         else:
@@ -187,7 +189,10 @@ class Device:
         try:
             workplace, compute, speed = await self._prepare(welcome.recipe)
         except Exception as error:
-            await link.give_up(describe(error))
+            others = mixture(welcome)  # the likeliest reason, then
+            await link.give_up(describe(error) + (f" ({others})" if others else ""))
+            if others and isinstance(error, FedOptimaError):
+                raise Refused(f"{error}\n{others}: install the same version on both") from error
             raise
         uplink = self._pace.up or await link.measure_uplink()
         kept = self._state.begin_incarnation(welcome.run, records=welcome.records)

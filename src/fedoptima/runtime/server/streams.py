@@ -12,7 +12,7 @@ import grpc
 
 from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.messages import Message
-from fedoptima.core.text import printable, quoted
+from fedoptima.core.text import printable
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.address import Address, bind_error, peer_address
 from fedoptima.runtime.security.access_lists import AccessLists
@@ -24,9 +24,10 @@ from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import METHOD, SERVICE, server_options
-from fedoptima.runtime.wire.codec import SCHEMA
 from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
 from fedoptima.runtime.wire.tensors import Memory
+from fedoptima.runtime.wire.versions import refusal
+from fedoptima.version import __version__
 
 _NAME_LENGTH = 100
 _GRACE = 0.2  # seconds, for streams that end
@@ -208,6 +209,7 @@ class ServerStreams:
             session=session.number,
             recipe=self._recipe,
             records=admitted.records,
+            version=__version__,
         )
         session.outbox.put_frame(wire.Frame(welcome=welcome))
         session.ping(self._node.clock())
@@ -222,13 +224,8 @@ class ServerStreams:
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, refusal)
 
     def _identify(self, hello: wire.Hello, context: Context) -> NodeId:
-        if hello.schema != SCHEMA:
-            raise Refused(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"this server speaks version {SCHEMA} of the protocol, {quoted(hello.name)} speaks "
-                f"{hello.schema} (fedoptima {printable(hello.version, 20)}): install the same "
-                "fedoptima on both",
-            )
+        if (why := refusal(hello)) is not None:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, why)
         name = hello.name
         if not name or len(name) > _NAME_LENGTH or name == SERVER or not _is_plain(name):
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"{name[:_NAME_LENGTH]!r} is no name")

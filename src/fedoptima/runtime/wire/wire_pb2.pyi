@@ -47,16 +47,18 @@ class Hello(_message.Message):
     def __init__(self, schema: _Optional[int] = ..., name: _Optional[str] = ..., process: _Optional[str] = ..., version: _Optional[str] = ..., last_session: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run", "session", "recipe", "records")
+    __slots__ = ("run", "session", "recipe", "records", "version")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     run: str
     session: int
     recipe: str
     records: int
-    def __init__(self, run: _Optional[str] = ..., session: _Optional[int] = ..., recipe: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
+    version: str
+    def __init__(self, run: _Optional[str] = ..., session: _Optional[int] = ..., recipe: _Optional[str] = ..., records: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Probe(_message.Message):
     __slots__ = ("data", "last")
