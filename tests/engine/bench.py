@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.config.training import OptimizerConfig, Precision, ScheduleConfig
+from fedoptima.core.codecs import PLAIN as PLAIN_CODECS
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.jobs import DeviceProfile, Job, LoadModel, PlanRun, Prepare
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
@@ -62,6 +64,7 @@ class Bench:
         precision: Precision = "float32",
         task: Task = CLASSIFICATION,
         device_code: LearnerCode = OURS,
+        codecs: Codecs = PLAIN_CODECS,
     ) -> None:
         dataset = as_dataset(data, data, task=task).to(compute)
         planning = PlanSettings(
@@ -72,6 +75,7 @@ class Bench:
             seed=SEED,
             auxiliary=auxiliary,
             split=None if training is ServerTraining.NONE else 1,
+            codecs=codecs,
         )
         self.workload = Workload(
             model=model,

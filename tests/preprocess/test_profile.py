@@ -108,7 +108,22 @@ def test_profiling_leaves_the_model_as_it_was(name: str) -> None:
 
 def test_a_block_without_weights_costs_nothing() -> None:
     cost = profile_module(nn.Flatten(), torch.rand(2, 3, 4))
-    assert cost == BlockProfile("auxiliary", 0.0, 0.0, 48, 48, 0, 0)
+    assert cost == BlockProfile("auxiliary", 0.0, 0.0, 48, 48, 0, 0, cut_rows=((0, 12),))
+
+
+def test_only_tensors_that_a_code_makes_smaller_are_to_be_coded() -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(4, 6)  # the bias has one number in each row
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            masks = (torch.full_like(x, -torch.inf), torch.full_like(x, torch.finfo(x.dtype).min))
+            return self.project(x), x > 0, x.long(), *masks, x[:, 0], x.double(), x
+
+    cost = profile_module(Several(), torch.rand(2, 4))
+    assert cost.cut_rows == ((0, 6), (7, 4))
+    assert cost.weight_rows == (24, 6)
 
 
 @pytest.mark.parametrize("example", [torch.rand(0, 3), torch.tensor(1.0), "text"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fedoptima.core.aggregation import AggregationPolicy
+from fedoptima.core.codecs import PLAIN, Codecs
 from fedoptima.core.flow import FlowController
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.robust import RobustBarrier
@@ -30,6 +31,7 @@ class Method:
     auxiliary: str | int = "none"  # for the Pre-processor: the network that gives a local loss
     own_split: bool = False  # for the Pre-processor: cut where a pipelined mini-batch is shortest
     robust: RobustBarrier = "none"  # how merges withstand hostile devices
+    codecs: Codecs = PLAIN  # the form in which activations, gradients and updates are sent
     reset_optimizer: bool = False  # each round begins with a fresh one, on both sides
     # What a device's loss becomes: `local_loss(loss, weights, received)`, docs/write-a-method.md.
     local_loss: Callable[..., object] | None = field(default=None, hash=False)

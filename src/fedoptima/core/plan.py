@@ -10,9 +10,14 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from fedoptima.core.codecs import PLAIN, Codecs
+
 Objective = Literal["paper", "measured"]
 
-_LEFT_OUT = ("by_formula", "forward_moved", "backward_moved", "saved_bytes")  # where empty
+_LEFT_OUT = (  # where empty
+    *("by_formula", "forward_moved", "backward_moved", "saved_bytes"),
+    *("cut_rows", "weight_rows", "update_bytes", "codecs"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +27,10 @@ class BlockProfile:
     name: str
     forward_flops: float  # O_l; two for a multiply-add
     backward_flops: float
-    output_bytes: int  # S_l; everything that crosses the cut after this block
+    output_bytes: int  # S_l; everything that crosses the cut after this block, as it is sent
     gradient_bytes: int  # what would come back: a mask has no gradient
     parameters: int
-    parameter_bytes: int  # all of its state_dict: what a model update carries
+    parameter_bytes: int  # all of its state_dict
     # Operations that could not be counted: their FLOPs are the elements that they write.
     by_formula: tuple[str, ...] = ()
     # Bytes that its operations read and write, without its own parameters, which are moved once for
@@ -33,6 +38,16 @@ class BlockProfile:
     forward_moved: int = 0
     backward_moved: int = 0
     saved_bytes: int = 0  # kept from a forward pass to its backward pass, its input not counted
+    # Tensors that a codec may code. At the cut after this block: the place of each among those that
+    # cross it, and its numbers in a sample. Of its weights: numbers and rows, all together.
+    cut_rows: tuple[tuple[int, int], ...] = ()
+    weight_rows: tuple[int, int] | tuple[()] = ()
+    update_bytes: int = 0  # of its part of a model update, if that is coded
+
+    @property
+    def uploaded_bytes(self) -> int:
+        """Of its part of a model update."""
+        return self.update_bytes or self.parameter_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,7 @@ class Plan:
     objective: Objective
     table: tuple[Candidate, ...]  # empty where nothing is split
     micro_batches: int = 1  # parts of a mini-batch that are in flight together
+    codecs: Codecs = PLAIN  # the sizes of the blocks are those of what they make
 
     @property
     def device_blocks(self) -> tuple[BlockProfile, ...]:
@@ -90,8 +106,8 @@ class Plan:
         if self.server_blocks:
             moved = self.device_blocks[-1].output_bytes + self.device_blocks[-1].gradient_bytes
         batch = batch_size * (work / flops_per_second + moved / bytes_per_second)
-        model = sum(block.parameter_bytes for block in own)
-        return batches * batch + 2 * model / bytes_per_second
+        models = sum(block.parameter_bytes + block.uploaded_bytes for block in own)
+        return batches * batch + models / bytes_per_second
 
     def to_json(self) -> str:
         return json.dumps(asdict(self, dict_factory=_without_what_is_empty))
@@ -108,6 +124,7 @@ class Plan:
             plan["objective"],
             tuple(Candidate(**row) for row in plan["table"]),
             plan["micro_batches"],
+            Codecs(**plan.get("codecs", {})),
         )
 
 
@@ -116,12 +133,23 @@ def block_to_plain(block: BlockProfile) -> dict[str, Any]:
 
 
 def _without_what_is_empty(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: value for key, value in items if value or key not in _LEFT_OUT}
+    plain = {key: value for key, value in items if value or key not in _LEFT_OUT}
+    return {} if plain == _PLAIN else plain
+
+
+_PLAIN = asdict(PLAIN)
 
 
 def block_from_plain(stored: dict[str, Any]) -> BlockProfile:
     """From what `block_to_plain` has made."""
-    return BlockProfile(**{**stored, "by_formula": tuple(stored.get("by_formula", ()))})
+    return BlockProfile(
+        **{
+            **stored,
+            "by_formula": tuple(stored.get("by_formula", ())),
+            "cut_rows": tuple((place, numbers) for place, numbers in stored.get("cut_rows", ())),
+            "weight_rows": tuple(stored.get("weight_rows", ())),
+        }
+    )
 
 
 def recorded_plan(text: str) -> Plan | None:

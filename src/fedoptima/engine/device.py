@@ -26,6 +26,7 @@ from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.loader import Loader
 from fedoptima.engine.aggregator import difference
+from fedoptima.engine.codecs import CutCodec
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.gpu_upload import arrived, stage_message
 from fedoptima.engine.learner import Learner
@@ -88,7 +89,7 @@ class DeviceEngine:
                 _, _, labels = self._waiting.pop((seq, 0))
                 return Outcome(Payload(result, 0), samples=len(labels))
             case Backward(seq, part, gradient, apply):
-                tensors = arrived(gradient, self._workload.compute)
+                tensors = self._cut.decode_gradients(arrived(gradient, self._workload.compute))
                 return self._backward(seq, part, tensors, apply, result)
             case FullStep(seq):
                 return self._full_step(seq, result)
@@ -122,6 +123,10 @@ class DeviceEngine:
         """An admitted message, with its tensors being copied to the compute device."""
         return stage_message(message, self._workload.compute)
 
+    @property
+    def _cut(self) -> CutCodec:
+        return self._workload.cut_codec(self._plan)
+
     # ---- jobs --------------------------------------------------------------------------------
 
     def _prepare(self, plan: str) -> None:
@@ -152,7 +157,7 @@ class DeviceEngine:
     def _forward(self, seq: int, part: int, parts: int, result: PayloadId) -> Outcome:
         output, labels, share = self._run(seq, part, parts)
         self._waiting[seq, part] = (parts, output, labels)
-        tensors = {**name_activation(output), LABELS: labels}
+        tensors = {**self._cut.encode(name_activation(output)), LABELS: labels}
         if parts > 1:
             tensors[SHARE] = torch.full((), share, device=self._workload.compute)
         return Outcome(pack(result, tensors))

@@ -17,17 +17,16 @@ from torch import Tensor
 from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.types import Payload
+from fedoptima.engine.codecs import LARGEST_CODE, PLAIN_CUT, SCALE, CutCodec
 from fedoptima.engine.flat import FlatTensors, form_of
 from fedoptima.engine.host_copy import HostCopy
 from fedoptima.engine.payloads import (
-    ACTIVATIONS,
     LABELS,
     SHARE,
     Tensors,
     name_activation,
     unpack,
 )
-from fedoptima.models.activation import tensors_of
 from fedoptima.tasks.labels import LabelRule
 
 # Values allowed: so many times what the plan's own model or example has, and at least as many.
@@ -48,6 +47,10 @@ class Kind:
     @staticmethod
     def of(tensor: Tensor) -> Kind:
         return Kind(tensor.shape, tensor.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
 
     def __str__(self) -> str:
         return f"{tuple(self.shape)} {self.dtype}"
@@ -225,19 +228,25 @@ def _diverged(what: str) -> str:
 class ExpectedActivations:
     """What crosses the cut, with its labels. ``example``: some activation of this plan."""
 
-    def __init__(self, example: object, *, batch_size: int, labels: LabelRule) -> None:
-        self._samples = {
-            f"{ACTIVATIONS}{index}": Kind(tensor.shape[1:], tensor.dtype)
-            for index, tensor in enumerate(tensors_of(example))
-        }
+    def __init__(
+        self, example: object, *, batch_size: int, labels: LabelRule, cut: CutCodec = PLAIN_CUT
+    ) -> None:
+        plain = name_activation(example)
+        self._samples = _kinds_of_a_sample(cut.encode(plain))
         self._names = {*self._samples, LABELS}
-        sample = sum(kind.shape.numel() * kind.dtype.itemsize for kind in self._samples.values())
+        sample = sum(kind.nbytes for kind in self._samples.values())
         self.nbytes = (sample + labels.nbytes) * batch_size + torch.float64.itemsize
+        floats = {name: tensor for name, tensor in plain.items() if tensor.is_floating_point()}
+        gradients = _kinds_of_a_sample(cut.encode_gradients(floats))
+        self.gradient_bytes = sum(kind.nbytes for kind in gradients.values()) * batch_size
         self._batch_size = batch_size
-        values = Values(name_activation(example))
-        self.ranges = {name: _of_example(values.range(name)) for name in self._samples}
-        self.ranges = {LABELS: Range(labels.low, labels.high), **self.ranges}
+        values = Values(plain)
+        self.ranges = {LABELS: Range(labels.low, labels.high)}
+        for name in plain:
+            allowed = _of_example(values.range(name))
+            self.ranges |= coded_range(name, allowed, coded=name + SCALE in self._samples)
         self._labels = labels
+        self._cut = cut
 
     def check(self, batch: ActivationBatch, values: Values | None = None) -> None:
         self.check_form(batch)
@@ -249,6 +258,7 @@ class ExpectedActivations:
 
     def comparable(self, tensors: Tensors) -> Tensors:
         """The same, with values that can be compared with the ranges."""
+        tensors = self._cut.comparable(tensors)
         if self._labels.ignored is None or LABELS not in tensors:
             return tensors
         return {**tensors, LABELS: self._labels.comparable(tensors[LABELS])}
@@ -274,6 +284,17 @@ class ExpectedActivations:
         if not 1 <= count <= most:
             raise ProtocolViolation(f"{count} samples in a batch of 1 to {most}")
         return count
+
+
+def _kinds_of_a_sample(tensors: Tensors) -> dict[str, Kind]:
+    return {name: Kind(tensor.shape[1:], tensor.dtype) for name, tensor in tensors.items()}
+
+
+def coded_range(name: str, allowed: Range, *, coded: bool) -> dict[str, Range]:
+    """``coded`` in int8, where a scale stands for the largest number of its row."""
+    if not coded:
+        return {name: allowed}
+    return {name: Range(-LARGEST_CODE, LARGEST_CODE), name + SCALE: Range(0, allowed.high)}
 
 
 def _of_example(found: Range) -> Range:

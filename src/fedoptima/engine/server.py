@@ -18,6 +18,7 @@ from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
+from fedoptima.engine.codecs import PLAIN_CUT, CutCodec
 from fedoptima.engine.deferred_faults import DeferredFaults
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.evaluator import Evaluator
@@ -28,10 +29,7 @@ from fedoptima.engine.learner import Learner
 from fedoptima.engine.local_loss import CopyLosses
 from fedoptima.engine.merging import choose, handed_in, is_finite, of_copies, where
 from fedoptima.engine.network import Network
-from fedoptima.engine.payload_validation import (
-    ExpectedActivations,
-    ExpectedModel,
-)
+from fedoptima.engine.payload_validation import ExpectedActivations, ExpectedModel
 from fedoptima.engine.payloads import (
     AUXILIARY,
     LABELS,
@@ -59,6 +57,7 @@ class ServerEngine(ServerAdmission):
         self.merge_threads = 1
         self.plan: Plan | None = None
         self._activation: object = None
+        self._cut = PLAIN_CUT
         self._device_names: tuple[str, ...] = ()  # of tensors, without the auxiliary network's
         self._evaluator: Evaluator | None = None
         self._global: Tensors = {}  # what devices are sent: device side and auxiliary network
@@ -98,7 +97,7 @@ class ServerEngine(ServerAdmission):
         self.plan = plan
         sides = self._workload.sides(plan)
         self._device_names = tuple(sides.device.state_dict())
-        self._activation = sides.activation
+        self._activation, self._cut = sides.activation, CutCodec.of(plan)
         self._global, parameters = {}, set[str]()
         for prefix, module in (("", sides.device), (AUXILIARY, sides.auxiliary)):
             if module is not None:
@@ -123,11 +122,11 @@ class ServerEngine(ServerAdmission):
                 sides.activation,
                 batch_size=self._workload.planning.batch_size,
                 labels=self._workload.labels,
+                cut=self._cut,
             )
             expected = replace(expected, batch=batches)
             if self._defers:
-                ranges = batches.ranges
-                self.deferred = DeferredFaults(ranges, self._workload.compute)
+                self.deferred = DeferredFaults(batches.ranges, self._workload.compute)
             self._network = self._workload.network(sides.server)
             self._server = self._learner("the server")
             own = self._server.tensors()
@@ -196,7 +195,7 @@ class ServerEngine(ServerAdmission):
             comparable = self.expected.batch.comparable(tensors)
             learner.leave_out(self.deferred.saw(place, comparable))
             labels = self._workload.labels.within_range(labels)
-        activation = rebuild_activation(tensors, self._activation)
+        activation = rebuild_activation(self._cut.decode(tensors), self._activation)
         loss = self._workload.loss(cast(Tensor, learner.call(activation)), labels)
         loss = self._losses.changed(loss, job.origin, learner)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss
@@ -205,7 +204,7 @@ class ServerEngine(ServerAdmission):
         if job.part + 1 == job.parts:
             self._robustness.limit(job.origin, learner, activation)
             self._note(job.origin, learner.learn(), place)
-        return gradients_of(activation) if job.return_gradient else {}
+        return self._cut.encode_gradients(gradients_of(activation)) if job.return_gradient else {}
 
     def _shared(self) -> Learner:
         if self._server is None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedoptima.core.errors import ProtocolViolation
-from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
+from fedoptima.core.messages import (
+    ActivationBatch,
+    GlobalModel,
+    GradientBatch,
+    Message,
+    ModelUpdate,
+)
 from fedoptima.engine.deferred_faults import DeferredFaults
 from fedoptima.engine.gpu_upload import stage_message
 from fedoptima.engine.payload_validation import (
@@ -46,14 +52,16 @@ class Expected:
                     self.batch.check(message, values)
 
     def most_bytes(self, kind: type[Message]) -> int:
-        """Of the tensors in the largest message of this kind that a device may send.
+        """Of the tensors in the largest message of this kind that a device may send or be sent.
 
         Before there is a plan, an update may come that was made for an earlier process.
         """
-        if issubclass(kind, ModelUpdate):
+        if issubclass(kind, ModelUpdate | GlobalModel):
             return self.model_bytes if self.update is None else self.update.nbytes
-        if issubclass(kind, ActivationBatch) and self.batch is not None:
+        if self.batch is not None and issubclass(kind, ActivationBatch):
             return self.batch.nbytes
+        if self.batch is not None and issubclass(kind, GradientBatch):
+            return self.batch.gradient_bytes
         return 0
 
 

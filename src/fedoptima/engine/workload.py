@@ -19,6 +19,7 @@ from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.stopping import FALLING
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset, Split
+from fedoptima.engine.codecs import CutCodec
 from fedoptima.engine.device_figures import with_devices
 from fedoptima.engine.evaluation import (
     Tally,
@@ -160,6 +161,17 @@ class Workload:
 
     @cached_property
     def _networks(self) -> dict[str, dict[str, Network]]:
+        return {}
+
+    def cut_codec(self, plan: str) -> CutCodec:
+        """How what crosses the cut of this plan is sent."""
+        known = self._cut_codecs.get(plan)
+        if known is None:
+            known = self._cut_codecs[plan] = CutCodec.of(Plan.from_json(plan))
+        return known
+
+    @cached_property
+    def _cut_codecs(self) -> dict[str, CutCodec]:
         return {}
 
     def network(self, module: nn.Module) -> Network:

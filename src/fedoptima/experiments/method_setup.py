@@ -106,6 +106,7 @@ def plan_settings(recipe: Recipe, method: Method, output: Output, given: Given) 
         micro_batches=method.program.micro_batches,
         own_split=method.own_split,
         server_flops_per_second=_server_speed(recipe, method),
+        codecs=method.codecs,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fedoptima.core.barrier import Barrier
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
@@ -12,6 +13,7 @@ from fedoptima.core.scheduler import FifoScheduler
 from fedoptima.methods.options import (
     ActivationCapOption,
     BarrierTimeoutOption,
+    CodecOption,
     CreditTimeoutOption,
     LocalAuxiliaryOption,
     OnLeaveOption,
@@ -33,6 +35,7 @@ def cse_fsl(
     on_leave: OnLeaveOption = "drop",
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
+    codec: CodecOption = "float32",
     robust: RobustBarrierOption = "none",
 ) -> Method:
     """Not in the paper: what is left of FedOptima without its asynchronous aggregation."""
@@ -48,5 +51,6 @@ def cse_fsl(
         flow=partial(CappedFlow, cap, timeout=credit_timeout, balanced=False),
         auxiliary=local_auxiliary_of(auxiliary),
         robust=robust,
+        codecs=Codecs(codec),
         resolved={"activation_cap": cap},
     )

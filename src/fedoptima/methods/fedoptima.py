@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
@@ -17,7 +18,9 @@ from fedoptima.methods.options import (
     ActivationCapOption,
     AlphaMaxOption,
     AlphaOption,
+    CodecOption,
     CreditTimeoutOption,
+    GradientCodecOption,
     MaxDelayOption,
     RobustOption,
     StalenessAOption,
@@ -56,6 +59,8 @@ def fedoptima(
         ),
     ] = "default",
     train_every: TrainEveryOption = 1,
+    codec: CodecOption = "float32",
+    gradient_codec: GradientCodecOption = "float32",
     robust: RobustOption = "none",
 ) -> Method:
     """`scheduler` and `auxiliary` are the paper's ablations (section 6.5)."""
@@ -81,5 +86,6 @@ def fedoptima(
         else OpenFlow,
         auxiliary=auxiliary,
         robust=robust,
+        codecs=Codecs(codec, gradient_codec),
         resolved={"activation_cap": cap, "max_delay": delay, "staleness_a": rule.slope},
     )

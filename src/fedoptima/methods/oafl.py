@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
@@ -15,6 +16,8 @@ from fedoptima.methods.options import (
     AlphaDecayOption,
     AlphaMaxOption,
     AlphaOption,
+    CodecOption,
+    GradientCodecOption,
     MaxDelayOption,
     ResetOptimizerOption,
     RhoOption,
@@ -39,6 +42,8 @@ def oafl(
     staleness_b: StalenessBOption = 4.0,
     rho: RhoOption = 0.0,
     reset_optimizer: ResetOptimizerOption = False,
+    codec: CodecOption = "float32",
+    gradient_codec: GradientCodecOption = "float32",
     robust: RobustOption = "none",
 ) -> Method:
     delay = 8 * devices if max_delay is None else max_delay
@@ -53,6 +58,7 @@ def oafl(
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
+        codecs=Codecs(codec, gradient_codec),
         reset_optimizer=reset_optimizer,
         local_loss=proximal_loss(rho),
         resolved={"max_delay": delay, "staleness_a": rule.slope},

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fedoptima.core.codecs import Codec
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.robust import Robust, RobustBarrier
 
@@ -97,6 +98,17 @@ RobustOption = Annotated[
 RobustBarrierOption = Annotated[
     RobustBarrier,
     Field(description="Limits what hostile devices can do to the model; refuse is recommended."),
+]
+CodecOption = Annotated[
+    Codec,
+    Field(
+        description="The form in which activations are sent and wait on the server: float32, "
+        "bfloat16 (half the bytes) or int8 (a quarter, with a scale for each sample)."
+    ),
+]
+GradientCodecOption = Annotated[
+    Codec,
+    Field(description="The form in which the server's gradients are sent; as `codec`."),
 ]
 OnLeaveOption = Annotated[
     Literal["drop", "wait"],

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fedoptima.core.barrier import Barrier
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
@@ -15,6 +16,8 @@ from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.scheduler import FifoScheduler
 from fedoptima.methods.options import (
     BarrierTimeoutOption,
+    CodecOption,
+    GradientCodecOption,
     OnLeaveOption,
     ParticipationOption,
     RobustBarrierOption,
@@ -42,6 +45,8 @@ def pipar(
     on_leave: OnLeaveOption = "wait",  # the paper: a leaving device blocks training
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
+    codec: CodecOption = "float32",
+    gradient_codec: GradientCodecOption = "float32",
     robust: RobustBarrierOption = "none",
 ) -> Method:
     if micro_batches is not None and micro_batches < 1:
@@ -57,4 +62,5 @@ def pipar(
         flow=OpenFlow,
         own_split=own_split,
         robust=robust,
+        codecs=Codecs(codec, gradient_codec),
     )

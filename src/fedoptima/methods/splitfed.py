@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from fedoptima.core.barrier import Barrier
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.scheduler import FifoScheduler
 from fedoptima.methods.options import (
     BarrierTimeoutOption,
+    CodecOption,
+    GradientCodecOption,
     OnLeaveOption,
     ParticipationOption,
     RobustBarrierOption,
@@ -23,6 +26,8 @@ def splitfed(
     on_leave: OnLeaveOption = "drop",
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
+    codec: CodecOption = "float32",
+    gradient_codec: GradientCodecOption = "float32",
     robust: RobustBarrierOption = "none",
 ) -> Method:
     return Method(
@@ -35,4 +40,5 @@ def splitfed(
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
+        codecs=Codecs(codec, gradient_codec),
     )

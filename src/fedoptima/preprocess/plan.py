@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from fedoptima.core.codecs import PLAIN, Codec, Codecs, bytes_saved
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Objective, Plan
 from fedoptima.preprocess.pipeline import batch_times, parts_for, pipelined_split
@@ -35,6 +36,7 @@ class PlanSettings:
     micro_batches: int = 1  # parts of a mini-batch in flight; 0: as many as the rule says
     own_split: bool = False  # chosen together with the parts, whatever ``split`` says
     server_flops_per_second: float | None = None  # None: not known, its work takes no time
+    codecs: Codecs = PLAIN
 
     @property
     def output(self) -> Output:
@@ -54,33 +56,55 @@ class Costs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _WithoutTraffic:
-    """A plan is part of what devices are sent, and says no more than the run needs."""
+class _OfThisRun:
+    """The costs as this run has them: what crosses a cut or is uploaded as large as it is sent.
+
+    A plan is part of what devices are sent, and says no more than the run needs.
+    """
 
     costs: Costs
+    settings: PlanSettings
 
     def blocks(self) -> Profile:
-        return Profile(tuple(map(_without_traffic, self.costs.blocks().blocks)))
+        return Profile(tuple(map(self._of, self.costs.blocks().blocks)))
 
     def auxiliary(self, split: int) -> BlockProfile | None:
         found = self.costs.auxiliary(split)
-        return None if found is None else _without_traffic(found)
+        return None if found is None else self._of(found)
 
     def after(self, module: str) -> int:
         return self.costs.after(module)
 
+    def _of(self, block: BlockProfile) -> BlockProfile:
+        if not self.settings.traffic:
+            block = replace(block, forward_moved=0, backward_moved=0, saved_bytes=0)
+        return _as_sent(block, self.settings.codecs)
 
-def _without_traffic(block: BlockProfile) -> BlockProfile:
-    return replace(block, forward_moved=0, backward_moved=0, saved_bytes=0)
+
+def _as_sent(block: BlockProfile, codecs: Codecs) -> BlockProfile:
+    def saved(codec: Codec) -> int:
+        return sum(bytes_saved(codec, numbers, 1) for _, numbers in block.cut_rows)
+
+    smaller = bytes_saved(codecs.updates, *block.weight_rows) if block.weight_rows else 0
+    return replace(
+        block,
+        output_bytes=block.output_bytes - saved(codecs.activations),
+        gradient_bytes=block.gradient_bytes - saved(codecs.gradients),
+        update_bytes=block.parameter_bytes - smaller if smaller else 0,
+        cut_rows=block.cut_rows if codecs.at_the_cut else (),
+        weight_rows=block.weight_rows if smaller else (),
+    )
 
 
 def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettings) -> Plan:
     """Choose the split, add the auxiliary network."""
-    if not settings.traffic:
-        costs = _WithoutTraffic(costs)
-    profile = costs.blocks()
+    costs = _OfThisRun(costs, settings)
+    profile, codecs = costs.blocks(), settings.codecs
     if settings.training is ServerTraining.NONE:
-        return Plan(profile.blocks, len(profile.blocks), "none", None, settings.objective, ())
+        return Plan(
+            *(profile.blocks, len(profile.blocks), "none", None, settings.objective, ()),
+            codecs=codecs,
+        )
     split = _own_split(profile, devices, settings) or settings.split
     if split is None and settings.after is not None:
         split = costs.after(settings.after)
@@ -104,6 +128,7 @@ def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettin
         settings.objective,
         choice.table,
         settings.micro_batches or _micro_batches(profile, choice.split, devices, settings),
+        codecs,
     )
 
 

@@ -27,6 +27,10 @@ from fedoptima.preprocess.work import (
     plain_kernels,
 )
 
+# An additive mask has minus infinity or the lowest number there is where it masks: neither has a
+# scale, and bfloat16 would make an infinity of the second.
+_MASK = 1e30
+
 
 def profile(blocks: Cuttable, example: object, *, traffic: bool = False) -> Profile:
     """The costs of every block on ``example``, a batch of the model's input."""
@@ -89,7 +93,25 @@ def _measure(
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         parameter_bytes=sum(tensor.nbytes for tensor in module.state_dict().values()),
         by_formula=tuple(sorted(by_formula)),
+        cut_rows=tuple(
+            (place, tensor.numel() // samples)
+            for place, tensor in enumerate(tensors_of(output))
+            if is_codable(tensor) and float(tensor.detach().abs().amax()) < _MASK
+        ),
+        weight_rows=_weight_rows(module),
     )
+
+
+def is_codable(tensor: Tensor) -> bool:
+    """Would a codec make it smaller? int8 adds a scale to each row."""
+    numbers = tensor[0].numel() if tensor.dim() and len(tensor) else 0
+    return tensor.dtype == torch.float32 and numbers > 1
+
+
+def _weight_rows(module: nn.Module) -> tuple[int, int] | tuple[()]:
+    state, names = module.state_dict(), dict(module.named_parameters(remove_duplicate=False))
+    coded = [state[name] for name in names if name in state and is_codable(state[name])]
+    return (sum(t.numel() for t in coded), sum(map(len, coded))) if coded else ()
 
 
 def _with_traffic(

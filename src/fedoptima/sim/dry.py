@@ -43,6 +43,8 @@ class Sizes:
         extra = plan.auxiliary_profile
         self.model = sum(b.parameter_bytes for b in plan.device_blocks)
         self.model += extra.parameter_bytes if extra else 0
+        self.update = sum(b.uploaded_bytes for b in plan.device_blocks)
+        self.update += extra.uploaded_bytes if extra else 0
         last = plan.device_blocks[-1]
         self.activation = last.output_bytes
         self.gradient = last.gradient_bytes
@@ -130,7 +132,7 @@ class DryDeviceEngine:
             case Backward():
                 return Outcome(Payload(result, 0), part_size(self._batch, job.part, job.parts))
             case ExportModel():
-                return Outcome(Payload(result, self._server.sizes.model))
+                return Outcome(Payload(result, self._server.sizes.update))
         return Outcome(Payload(result, 0))
 
 

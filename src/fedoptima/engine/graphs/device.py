@@ -35,7 +35,7 @@ from fedoptima.models.activation import map_tensors
 class _Forward:
     """A recorded forward pass, and the steps that follow it."""
 
-    recording: Recording[tuple[object, Tensor]]  # output and labels
+    recording: Recording[tuple[object, Tensor, Tensors]]  # output, labels, and what is sent
     back: Recording[object] | None = None
     gradient: Tensors | None = None  # what `back` reads
 
@@ -123,9 +123,9 @@ class GraphedDevice(DeviceEngine):
         except RuntimeError as error:
             self._give_up(error)
             return super()._forward(seq, part, parts, result)
-        output, labels = forward.recording.replay(self._seed("step", seq, part))
+        _, labels, sent = forward.recording.replay(self._seed("step", seq, part))
         self._waiting[seq, part] = (parts, forward, labels)
-        tensors = {n: t.clone() for n, t in {**name_activation(output), LABELS: labels}.items()}
+        tensors = {name: tensor.clone() for name, tensor in {**sent, LABELS: labels}.items()}
         if parts > 1:
             share = len(labels) / self._loader.batch_size
             tensors[SHARE] = torch.full((), share, device=self._workload.compute)
@@ -136,11 +136,13 @@ class GraphedDevice(DeviceEngine):
         forward = self._forwards.get((part, parts))
         if forward is None:
 
-            def work() -> tuple[object, Tensor]:
-                if parts == 1:
-                    return self._learning().call(inputs), labels
-                own = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
-                return self._learning().call(own), labels.tensor_split(parts)[part]
+            def work() -> tuple[object, Tensor, Tensors]:
+                own, its_labels = inputs, labels
+                if parts > 1:
+                    own = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
+                    its_labels = labels.tensor_split(parts)[part]
+                output = self._learning().call(own)
+                return output, its_labels, self._cut.encode(name_activation(output))
 
             forward = self._forwards[part, parts] = _Forward(self._recorder.record(work))
         return forward

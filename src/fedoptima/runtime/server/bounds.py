@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from fedoptima.core.messages import ActivationBatch, Message, ModelUpdate
+from fedoptima.core.messages import GlobalModel, GradientBatch, Message
 
 _HEADROOM: Final = 64 << 10  # bytes of a message beyond what the plan allows
 _MOST_SMALL: Final = 4 << 20  # bytes of messages without tensors that wait for one device
 
-MostBytes: TypeAlias = Callable[[type[Message]], int]  # of the tensors in a device's message
+MostBytes: TypeAlias = Callable[[type[Message]], int]  # of the tensors in a message
 
 
 def message_limit(most_bytes: MostBytes, kind: type[Message]) -> int:
@@ -20,7 +20,7 @@ def message_limit(most_bytes: MostBytes, kind: type[Message]) -> int:
 
 def most_held(most_bytes: MostBytes) -> int:
     """A device that reads has at most one model and one mini-batch's gradients on their way."""
-    return 2 * sum(map(most_bytes, (ModelUpdate, ActivationBatch))) + _MOST_SMALL
+    return 2 * (most_bytes(GlobalModel) + most_bytes(GradientBatch)) + _MOST_SMALL
 
 
 def unread(held: int) -> str:
