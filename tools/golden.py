@@ -32,6 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fedoptima, deep": {"name": "fedoptima", "auxiliary": "deep"},
     "fedoptima, cap 4": {"name": "fedoptima", "activation_cap": 4},
     "fedoptima, polynomial": {"name": "fedoptima", "staleness": "polynomial", "alpha": 0.8},
+    "fedoptima, reuse": {"name": "fedoptima", "reuse": {"batches": 16, "uses": 2}},
     "fedoptima, delay 2": {"name": "fedoptima", "max_delay": 2},
     "fl, waits for who left": {"name": "fl", "on_leave": "wait"},
     "pipar, its own split": {"name": "pipar", "own_split": True},

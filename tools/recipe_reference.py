@@ -75,7 +75,7 @@ class Section:
 def sections() -> list[Section]:
     found = tables(Recipe)
     after = next(i for i, section in enumerate(found) if section.title == "`[method]`")
-    found[after + 1 : after + 1] = [_method(name) for name in METHODS]
+    found[after + 1 : after + 1] = [*map(_method, METHODS), *_method_tables()]
     after = next(i for i, section in enumerate(found) if section.title == "`[data]`")
     found[after + 1 : after + 1] = [*_dataset_options()]
     after = next(i for i, section in enumerate(found) if section.title == "`[model]`")
@@ -201,6 +201,18 @@ def _method(name: str) -> Section:
         info = FieldInfo.from_annotated_attribute(hints[option], default)
         section.keys.append(_key(option, info))
     return section
+
+
+def _method_tables() -> Iterator[Section]:
+    """Options of methods that are tables; one that several methods have is shown once."""
+    shown: dict[str, type] = {}
+    for build in METHODS.values():
+        for option, hint in get_type_hints(build, include_extras=True).items():
+            inner = None if option == "return" else _table_in(hint)
+            if inner is not None:
+                shown[option] = inner
+    for option, inner in shown.items():
+        yield from tables(inner, f"method.{option}")
 
 
 FROM_THE_DATA = "the data's"

@@ -17,7 +17,7 @@ from fedoptima.core.aggregation import Buffered
 from fedoptima.core.barrier import Barrier
 from fedoptima.core.effects import Evaluate, Run
 from fedoptima.core.events import Evaluated, JobDone, TimerFired
-from fedoptima.core.jobs import FullStep, Merge, ServerStep
+from fedoptima.core.jobs import FullStep, Merge, ReusedStep, ServerStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
@@ -60,6 +60,7 @@ class Audit(World):
         self.accounts = Accounts()
         self._merging: tuple[int, ...] = ()
         self._stepping = 0
+        self._kept = 0
 
     def _observe(self, record: Record) -> None:
         super()._observe(record)
@@ -71,7 +72,9 @@ class Audit(World):
         for effect in record.effects:
             if isinstance(effect, Run) and isinstance(effect.job, Merge):
                 self._merging = tuple(part.data.nbytes for part in effect.job.parts)
-            if isinstance(effect, Run) and isinstance(effect.job, ServerStep):
+            if isinstance(effect, Run) and isinstance(effect.job, ReusedStep):
+                self._kept = effect.job.kept
+            elif isinstance(effect, Run) and isinstance(effect.job, ServerStep):
                 self._stepping = effect.job.data.nbytes
         if running(self.server):
             self._compare()
@@ -92,7 +95,8 @@ class Audit(World):
         assert held.epochs == self.server.progress.epochs
         assert held.version == self.server.version
         memory = self.accounts._memory._total.value
-        assert memory == MODEL_BYTES + held.waiting_bytes + self._stepping + expected
+        activations = held.waiting_bytes + self._stepping + self._kept
+        assert memory == MODEL_BYTES + activations + expected
 
 
 @settings(max_examples=40)
@@ -109,12 +113,12 @@ def test_the_accounts_agree_with_the_server_whatever_happens(description: Descri
 def check_laws(summary: Summary) -> None:
     for use in summary.usage.values():
         assert use.idle == use.idle_1 + use.idle_2
-        assert min(use.busy, use.idle_1, use.idle_2) >= 0
-        assert use.utilisation + use.idle_1_share + use.idle_2_share == pytest.approx(
-            1.0 if use.span else 0.0
-        )
+        assert min(use.busy, use.idle_1, use.idle_2, use.reused) >= 0
+        shares = (use.utilisation, use.idle_1_share, use.idle_2_share, use.reused_share)
+        assert sum(shares) == pytest.approx(1.0 if use.span else 0.0)
     devices = summary.balance.devices.values()
     assert sum(device.server_samples for device in devices) == summary.server_samples
+    assert sum(device.reused_samples for device in devices) == summary.reused_samples
     assert sum(device.device_samples for device in devices) == summary.device_samples
     assert sum(device.updates for device in devices) == summary.staleness.merged
     if summary.balance.merge_weight_jain is not None:

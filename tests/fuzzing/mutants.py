@@ -21,10 +21,12 @@ from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import JobFailed
 from fedoptima.core.flow import CappedFlow, Reception
 from fedoptima.core.influence import EQUAL, Share
+from fedoptima.core.jobs import ReusedStep
 from fedoptima.core.membership import Roster
 from fedoptima.core.messages import ActivationBatch, ModelUpdate
 from fedoptima.core.programs import ServerGradient
 from fedoptima.core.progress import Progress
+from fedoptima.core.reuse import LeastUsed
 from fedoptima.core.scheduler import FifoScheduler
 from fedoptima.core.server import ServerCore
 from fedoptima.core.training import Training
@@ -110,6 +112,73 @@ def a_late_batch_takes_a_slot_that_another_has() -> Patches:
 
     yield CappedFlow, "received", welcoming
     yield CappedFlow, "check", _unchecked
+
+
+# ---- activation reuse ----------------------------------------------------------------------------
+
+
+@mutant
+def a_batch_is_reused_before_fresh_ones() -> Patches:
+    pump = Training.pump
+
+    def hasty(self: Training, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.slot.free and self.progress.closing is None and self.models.version % 3 == 2:
+            again = self._reused_step(now)
+            effects = [] if again is None else [self.slot.run(again)]
+        return effects + pump(self, now)
+
+    yield Training, "pump", hasty
+
+
+@mutant
+def old_batches_are_reused() -> Patches:
+    yield LeastUsed, "_let_go", _unchecked
+    yield LeastUsed, "check", _unchecked
+
+
+@mutant
+def a_batch_is_reused_without_end() -> Patches:
+    chosen = LeastUsed.next
+
+    def again(self: LeastUsed, version: int, progress: float) -> ReusedStep | None:
+        first = next((queue[0] for queue in self._used if queue), None)
+        step = chosen(self, version, progress)
+        if step is not None and step.use == self.rule.uses and first is not None:
+            self._used[-1].append(first)
+        return step
+
+    yield LeastUsed, "next", again
+    yield LeastUsed, "check", _unchecked
+
+
+@mutant
+def what_a_device_sent_stays_when_it_leaves() -> Patches:
+    yield LeastUsed, "left", _unchecked
+
+
+@mutant
+def the_most_used_batch_is_reused_first() -> Patches:
+    def most_used(self: LeastUsed, version: int, progress: float) -> ReusedStep | None:
+        self._used.reverse()
+        try:
+            return chosen(self, version, progress)
+        finally:
+            self._used.reverse()
+
+    chosen = LeastUsed.next
+    yield LeastUsed, "next", most_used
+    yield LeastUsed, "check", _unchecked
+
+
+@mutant
+def an_idle_server_rests_although_batches_are_kept() -> Patches:
+    chosen = LeastUsed.next
+
+    def lazy(self: LeastUsed, version: int, progress: float) -> ReusedStep | None:
+        return chosen(self, version, progress) if version % 4 != 3 else None
+
+    yield LeastUsed, "next", lazy
 
 
 # ---- sessions and membership ---------------------------------------------------------------------

@@ -53,6 +53,10 @@ RUNS: dict[str, dict[str, object]] = {
     "robust fedoptima": {"method": {"name": "fedoptima", "robust": "refuse"}, "fleet": EIGHT},
     "robust oafl": {"method": {"name": "oafl", "robust": "refuse"}, "fleet": EIGHT},
     "robust fl": {"method": {"name": "fl", "robust": "trimmed_mean"}, "fleet": EIGHT},
+    "reuse": {
+        "method": {"name": "fedoptima", "reuse": {"batches": 6, "uses": 2}},
+        "fleet": {**FLEET, "changes": CUTS},
+    },
     "a shared link and all costs": {"fleet": {**CHARGED, "changes": CUTS}},
     "splitfed over a shared link": {"fleet": {**CHARGED, "churn": CHURN}, "method": "splitfed"},
     "dry": {"dry": True},

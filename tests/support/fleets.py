@@ -7,11 +7,20 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
+from fedoptima.core.reuse import ReuseRule
 from fedoptima.sim.faults import ChangeKind
 from fedoptima.testing.fleets import KINDS, Build
 from fedoptima.testing.fleets import descriptions as random_runs
 from fedoptima.testing.world import Description
 from tests.support.rows import ROWS, Options
+
+RULES = st.builds(
+    ReuseRule,
+    batches=st.sampled_from([1, 3, 64]),
+    uses=st.integers(1, 3),
+    max_age=st.sampled_from([None, 0, 2]),
+    on_leave=st.sampled_from(["keep", "forget"]),
+)
 
 
 @st.composite
@@ -33,6 +42,7 @@ def rows(
         buffer=draw(st.integers(1, 5)),
         micro_batches=draw(st.integers(1, 4)),
         train_every=draw(st.sampled_from([1, 1, 2, 5])),
+        reuse=draw(RULES),
     )
     return lambda devices: ROWS[chosen](options)
 

@@ -1,9 +1,9 @@
-"""The methods and the paper's two ablations, as rows of five policies each."""
+"""The methods and the paper's two ablations, as rows of policies; and activation reuse."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -13,7 +13,10 @@ from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.reuse import LeastUsed, ReuseRule
 from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
+
+_REUSE = ReuseRule(batches=4, uses=2)
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Options:
     buffer: int = 3
     micro_batches: int = 3
     train_every: int = 1
+    reuse: ReuseRule = _REUSE
 
 
 DEFAULTS = Options()
@@ -108,6 +112,10 @@ def cse_fsl(o: Options = DEFAULTS) -> Method:
     return _row("cse_fsl", _auxiliary(o), ServerTraining.SHARED, _barrier(o), flow)
 
 
+def reuse(o: Options = DEFAULTS) -> Method:
+    return replace(fedoptima(o), name="reuse", reuse=partial(LeastUsed, o.reuse))
+
+
 def fifo(o: Options = DEFAULTS) -> Method:
     flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout, balanced=False)
     return _row("fifo", _auxiliary(o), ServerTraining.SHARED, _async(o), flow)
@@ -127,9 +135,9 @@ ROWS: dict[str, Row] = {
     row.__name__: row
     for row in (
         *(fl, fedasync, fedbuff, splitfed, pipar, oafl, cse_fsl),
-        *(fedoptima, fifo, no_auxiliary),
+        *(fedoptima, reuse, fifo, no_auxiliary),
     )
 }
 WITH_BARRIER = ("fl", "splitfed", "pipar", "cse_fsl")
 WITHOUT_BARRIER = tuple(name for name in ROWS if name not in WITH_BARRIER)
-CAPPED = ("fedoptima", "fifo", "cse_fsl")
+CAPPED = ("fedoptima", "reuse", "fifo", "cse_fsl")

@@ -73,6 +73,7 @@ class Accounts:
             staleness=self._staleness.staleness(),
             balance=self._balance.balance(),
             work=self._work.work(),
+            reused_samples=self.course.reused_samples,
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.effects import Note, NoteKind
 from fedoptima.core.events import JobDone, Received
-from fedoptima.core.jobs import Merge, ServerStep, SkipStep
+from fedoptima.core.jobs import Merge, ReusedStep, ServerStep, SkipStep
 from fedoptima.core.messages import Join, ModelUpdate
 from fedoptima.core.robust import merged_parts
 from fedoptima.core.shares import Shares
@@ -32,6 +32,8 @@ class Contribution:
     data_share: float = 0.0  # of the samples that all devices hold, as far as they are believed
     handed_in: int = 0  # updates, merged or not
     forwarded_samples: int = 0  # sent by the device without training on them
+    reused_batches: int = 0  # that the server trained on again, as often as it did
+    reused_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class ContributionTally:
         self.weight = 0.0
         self.handed_in = 0
         self.forwarded = 0
+        self.reused_batches = 0
+        self.reused_samples = 0
 
 
 class BalanceAccount:
@@ -92,6 +96,10 @@ class BalanceAccount:
                     tally.forwarded += event.samples
                 else:
                     tally.device_samples += event.samples
+        elif isinstance(job, ReusedStep):
+            tally = self._devices[job.origin]
+            tally.reused_batches += 1
+            tally.reused_samples += event.samples
         elif isinstance(job, ServerStep):
             tally = self._devices[job.origin]
             tally.batches += job.part + 1 == job.parts
@@ -127,6 +135,8 @@ class BalanceAccount:
                 self._shares.portion(device),
                 tally.handed_in,
                 tally.forwarded,
+                tally.reused_batches,
+                tally.reused_samples,
             )
             for device, tally in sorted(self._devices.items())
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedoptima.core.effects import Evaluate
 from fedoptima.core.events import Evaluated, JobDone
-from fedoptima.core.jobs import PlanRun, SkipStep
+from fedoptima.core.jobs import PlanRun, ReusedStep, SkipStep
 from fedoptima.core.stopping import OF_DEVICE
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -27,6 +27,7 @@ class Point:
     accuracy: float | None
     loss: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)  # all of them, by name
+    reused_samples: int = 0  # that the server has trained on again
 
     @property
     def others(self) -> dict[str, float]:
@@ -53,7 +54,8 @@ class Throughput:
     """Samples trained on per second of the run; the two sides are never added up."""
 
     device: float  # all devices together
-    server: float
+    server: float  # each batch once
+    reused: float = 0.0  # on the server, again
 
 
 class CourseAccount:
@@ -64,6 +66,7 @@ class CourseAccount:
         self.device_samples = 0
         self.server_samples = 0
         self.forwarded_samples = 0  # by devices that did not train on them
+        self.reused_samples = 0
         self.began = 0.0  # of training
         self._begun = False
         self.now = 0.0
@@ -98,7 +101,10 @@ class CourseAccount:
             return
         match event:
             case JobDone():
-                self.server_samples += event.samples
+                if isinstance(event.job, ReusedStep):
+                    self.reused_samples += event.samples
+                else:
+                    self.server_samples += event.samples
                 if isinstance(event.job, PlanRun):
                     self.began, self._begun = record.at, True
             case Evaluated():
@@ -121,6 +127,7 @@ class CourseAccount:
                 metrics.get("accuracy"),
                 metrics.get("loss"),
                 metrics,
+                self.reused_samples,
             )
         )
 
@@ -138,10 +145,12 @@ def shown_metrics(points: Sequence[Point]) -> list[str]:
     return ["loss", *others] if losses and not accuracies else others
 
 
-def throughput(device_samples: int, server_samples: int, seconds: float) -> Throughput:
+def throughput(
+    device_samples: int, server_samples: int, seconds: float, reused_samples: int = 0
+) -> Throughput:
     if seconds <= 0:
         return Throughput(0.0, 0.0)
-    return Throughput(device_samples / seconds, server_samples / seconds)
+    return Throughput(device_samples / seconds, server_samples / seconds, reused_samples / seconds)
 
 
 START = Point(0.0, 0.0, 0, 0, 0, None, None)
@@ -152,4 +161,5 @@ def throughput_between(before: Point, after: Point) -> Throughput:
         after.device_samples - before.device_samples,
         after.server_samples - before.server_samples,
         after.seconds - before.seconds,
+        after.reused_samples - before.reused_samples,
     )

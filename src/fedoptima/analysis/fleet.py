@@ -12,7 +12,15 @@ from enum import Enum
 
 from fedoptima.core.effects import PROBLEMS, Effect, Note, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Evaluated, JobDone, JobFailed, Received
-from fedoptima.core.jobs import ExportModel, LoadModel, Merge, PlanRun, Prepare, ServerStep
+from fedoptima.core.jobs import (
+    ExportModel,
+    LoadModel,
+    Merge,
+    PlanRun,
+    Prepare,
+    ReusedStep,
+    ServerStep,
+)
 from fedoptima.core.messages import Failed, GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.robust import merged_parts
 from fedoptima.core.text import cut
@@ -63,6 +71,7 @@ class FleetAccount:
         self.began: float | None = None  # the training: when there was a plan
         self.version = 0  # t
         self.batches = 0  # that the server has trained on
+        self.reused = 0  # batches that it has trained on again
         self.accuracies: list[float] = []  # one per evaluation
 
     def observe(self, record: Record) -> None:
@@ -111,6 +120,8 @@ class FleetAccount:
         match job:
             case PlanRun():
                 self.began = at
+            case ReusedStep():
+                self.reused += 1
             case ServerStep() if job.part + 1 == job.parts:
                 self.batches += 1
                 self.devices[job.origin].batches += 1

@@ -1,10 +1,11 @@
 """Busy and idle time of every node, and why it was idle.
 
-A node is busy while its engine runs a job. All other time between its first and last moment in the
-run is idle. Type II: waiting for a slower device - from the arrival of the node's own update at the
-server to the arrival of the last one that the same merge needed. Type I: every other wait (for
-gradients, activations, a merged model, a transfer). The two sum to the idle time exactly, because
-Type I is what is left.
+A node is busy while its engine runs a job; a server's steps on batches that it has trained on
+before are counted apart (reused), and comparisons leave them out. All other time between its first
+and last moment in the run is idle. Type II: waiting for a slower device - from the arrival of the
+node's own update at the server to the arrival of the last one that the same merge needed. Type I:
+every other wait (for gradients, activations, a merged model, a transfer). The two sum to the idle
+time exactly, because Type I is what is left.
 
 Start-up is no part of the run: the server's first moment is the finished plan, a device's is the
 first model it loads (again after an absence). Nor is time away, unless the device trains offline.
@@ -18,7 +19,7 @@ from typing import Protocol
 
 from fedoptima.core.effects import Halt, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Extended, JobDone, JobFailed, Received
-from fedoptima.core.jobs import Job, LoadModel, Merge, PlanRun, Prepare
+from fedoptima.core.jobs import Job, LoadModel, Merge, PlanRun, Prepare, ReusedStep
 from fedoptima.core.messages import GlobalModel, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -29,6 +30,7 @@ class Usage:
     busy: float  # seconds
     idle_1: float
     idle_2: float
+    reused: float = 0.0  # training on batches again, while there was nothing else to do
 
     @property
     def idle(self) -> float:
@@ -36,11 +38,16 @@ class Usage:
 
     @property
     def span(self) -> float:
-        return self.busy + self.idle
+        return self.busy + self.reused + self.idle
 
     @property
     def utilisation(self) -> float:
+        """Without what was reused."""
         return self.busy / self.span if self.span else 0.0
+
+    @property
+    def reused_share(self) -> float:
+        return self.reused / self.span if self.span else 0.0
 
     @property
     def idle_1_share(self) -> float:
@@ -68,6 +75,7 @@ class NodeClock:
         self.name = name
         self.listener = listener
         self.busy = 0.0
+        self.reused = 0.0
         self.idle = 0.0
         self.waiting_2 = 0.0
         self.since: float | None = None  # None: not in the run at the moment
@@ -75,6 +83,7 @@ class NodeClock:
         # The latest, for the listener: without one a merge's tensors would be kept until the next.
         self.job: Job | None = None
         self.working = False
+        self.reusing = False  # while it works
         self.connected = False
         self.interrupted = False  # it was working when the server lost it
 
@@ -82,7 +91,9 @@ class NodeClock:
         if self.since is None:
             return
         self.notify(now)
-        if self.working:
+        if self.working and self.reusing:
+            self.reused += now - self.since
+        elif self.working:
             self.busy += now - self.since
         elif self.connected:
             self.idle += now - self.since
@@ -110,14 +121,16 @@ class NodeClock:
 
     def usage(self, now: float) -> Usage:
         """Asking moves no clock: sums would come out different for who asks on the way."""
-        busy, idle = self.busy, self.idle
+        busy, idle, reused = self.busy, self.idle, self.reused
         if self.since is not None:
-            if self.working:
+            if self.working and self.reusing:
+                reused += now - self.since
+            elif self.working:
                 busy += now - self.since
             elif self.connected:
                 idle += now - self.since
         idle_2 = min(self.waiting_2, idle)  # equal where it did nothing else, but for rounding
-        return Usage(busy, idle - idle_2, idle_2)
+        return Usage(busy, idle - idle_2, idle_2, reused)
 
 
 class UsageAccount:
@@ -185,7 +198,7 @@ class UsageAccount:
         if node.since is None and isinstance(job, LoadModel):
             node.enter(now)
         node.advance(now)
-        node.working = True
+        node.working, node.reusing = True, isinstance(job, ReusedStep)
         node.job = job if node.listener is not None else None
         if isinstance(job, Merge):
             self._book_waits(job)

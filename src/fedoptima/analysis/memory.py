@@ -1,10 +1,10 @@
 """Server memory: model copies, buffered activations and updates that wait, in bytes over time.
 
 Counted are the global model as devices are sent it (device side and auxiliary network), the server
-side once (shared) or once per open copy and once merged, activation batches that wait and the one
-being trained on, and updates from their arrival to the end of their merge. Optimiser state and what
-a job needs only while it runs are not: the paper's formulas leave them out too. `training_memory`
-adds them, from what a step keeps.
+side once (shared) or once per open copy and once merged, activation batches that wait, that are
+kept to be used again and the one being trained on, and updates from their arrival to the end of
+their merge. Optimiser state and what a job needs only while it runs are not: the paper's formulas
+leave them out too. `training_memory` adds them, from what a step keeps.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Memory:
     activation: int  # bytes of the largest batch, all parts together
     formula_copies: int  # Eq. 2 for the devices of this run; both are 0 where nothing is split
     formula_shared: int  # Eq. 3 for the longest queue of this run, which omega bounds
+    peak_kept: int = 0  # of the activations: batches that were kept to be used again
 
 
 class MemoryAccount:
@@ -102,6 +103,7 @@ class MemoryAccount:
         self._peak_models = 0
         self._peak_activations = 0
         self._peak_updates = 0
+        self._peak_kept = 0
         self._most_copies = 0
         self._activation = 0
         self._now = 0.0
@@ -119,11 +121,12 @@ class MemoryAccount:
             self._activation = max(self._activation, batch.data.nbytes * batch.parts)
         self._now = now = record.at
         models = state.model_bytes + state.side_bytes * (1 + len(state.copies))
-        activations = state.waiting_bytes + state.step_bytes
+        activations = state.waiting_bytes + state.step_bytes + state.kept_bytes
         # One record can free what another kind takes up: each peak is looked at for itself.
         self._peak_models = max(self._peak_models, models)
         self._peak_activations = max(self._peak_activations, activations)
         self._peak_updates = max(self._peak_updates, state.update_bytes)
+        self._peak_kept = max(self._peak_kept, state.kept_bytes)
         self._most_copies = max(self._most_copies, len(state.copies))
         total = models + activations + state.update_bytes
         if total != self._total.value:
@@ -147,4 +150,5 @@ class MemoryAccount:
             self._activation,
             memory_of_copies(side, self._activation, devices) if split else 0,
             memory_of_shared(side, self._activation, int(queue.peak)) if split else 0,
+            self._peak_kept,
         )

@@ -59,6 +59,7 @@ def _plain_line(line: NodeLine) -> dict[str, object]:
     usage = line.usage
     shares = {
         "utilisation": usage.utilisation,
+        "reused_share": usage.reused_share,
         "idle_1_share": usage.idle_1_share,
         "idle_2_share": usage.idle_2_share,
     }

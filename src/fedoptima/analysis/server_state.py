@@ -15,7 +15,16 @@ from collections.abc import Sequence
 
 from fedoptima.core.effects import Effect, Note, NoteKind, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
-from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, RobustMerge, ServerStep
+from fedoptima.core.jobs import (
+    CloseCopy,
+    Job,
+    Merge,
+    OpenCopy,
+    PlanRun,
+    ReusedStep,
+    RobustMerge,
+    ServerStep,
+)
 from fedoptima.core.messages import ActivationBatch, Failed, GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.plan import recorded_plan
 from fedoptima.core.robust import merged_parts, refusals
@@ -41,6 +50,7 @@ class ServerState:
         self.waiting = 0  # activation batches received and not used yet (parts count singly)
         self.waiting_bytes = 0
         self.step_bytes = 0  # the batch that is being trained on
+        self.kept_bytes = 0  # batches that may be used again, when one of them was last
         self.step_age = 0.0  # how long it had waited
         self.update_bytes = 0
         self.merging: dict[PayloadId, ModelUpdate] = {}
@@ -134,6 +144,8 @@ class ServerState:
 
     def _start(self, job: Job, now: float) -> None:
         match job:
+            case ReusedStep():
+                self.kept_bytes = job.kept
             case ServerStep():
                 arrival, nbytes = self._batches[job.origin].popleft()  # a device's go in order
                 self.waiting -= 1

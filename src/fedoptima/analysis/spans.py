@@ -21,6 +21,7 @@ from fedoptima.core.jobs import (
     Forward,
     FullStep,
     Merge,
+    ReusedStep,
     RobustMerge,
     ServerStep,
 )
@@ -33,6 +34,7 @@ _ROUNDING = 1e-9  # seconds: sums of the same waits, added up in another order
 
 class Kind(StrEnum):
     TRAIN = "train"
+    REUSE = "reuse"  # trains on a batch again
     MERGE = "merge"
     OTHER = "other"  # loads or exports a model, opens or closes a copy
     SEND = "send"
@@ -48,6 +50,7 @@ _KINDS: dict[type, Kind] = {
     Backward: Kind.TRAIN,
     FullStep: Kind.TRAIN,
     ServerStep: Kind.TRAIN,
+    ReusedStep: Kind.REUSE,
     Merge: Kind.MERGE,
     RobustMerge: Kind.MERGE,
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fedoptima.analysis.server_state import ServerState
 from fedoptima.core.effects import Note, NoteKind, Run
-from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.jobs import Merge, ReusedStep, ServerStep
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
@@ -80,7 +80,7 @@ class StalenessAccount:
             return
         for effect in record.effects:
             if isinstance(effect, Run):
-                if isinstance(effect.job, ServerStep):
+                if isinstance(effect.job, ServerStep) and not isinstance(effect.job, ReusedStep):
                     age = self._state.step_age
                     self._batches += 1
                     self._age += age

@@ -35,7 +35,7 @@ class Summary:
     versions: int  # merges
     device_samples: int  # trained on
     forwarded_samples: int  # sent by devices without training on them (`method.train_every`)
-    server_samples: int
+    server_samples: int  # each batch once
     curve: tuple[Point, ...]
     usage: Mapping[NodeId, Usage]  # busy and idle seconds of every node
     traffic: Traffic
@@ -43,6 +43,7 @@ class Summary:
     staleness: Staleness
     balance: Balance
     work: Work
+    reused_samples: int = 0  # that the server has trained on again
 
     # ---- time --------------------------------------------------------------------------------
 
@@ -59,6 +60,7 @@ class Summary:
             sum(use.busy for use in devices) / count,
             sum(use.idle_1 for use in devices) / count,
             sum(use.idle_2 for use in devices) / count,
+            sum(use.reused for use in devices) / count,
         )
 
     def per_epoch(self, amount: float) -> float:
@@ -71,14 +73,19 @@ class Summary:
 
     def usage_per_epoch(self, usage: Usage) -> Usage:
         return Usage(
-            self.per_epoch(usage.busy), self.per_epoch(usage.idle_1), self.per_epoch(usage.idle_2)
+            self.per_epoch(usage.busy),
+            self.per_epoch(usage.idle_1),
+            self.per_epoch(usage.idle_2),
+            self.per_epoch(usage.reused),
         )
 
     # ---- speed -------------------------------------------------------------------------------
 
     @property
     def throughput(self) -> Throughput:
-        return throughput(self.device_samples, self.server_samples, self.seconds)
+        return throughput(
+            self.device_samples, self.server_samples, self.seconds, self.reused_samples
+        )
 
     @property
     def useful_throughput(self) -> float:
@@ -116,6 +123,7 @@ class Summary:
             **asdict(usage),
             "idle": usage.idle,
             "utilisation": usage.utilisation,
+            "reused_share": usage.reused_share,
             "idle_1_share": usage.idle_1_share,
             "idle_2_share": usage.idle_2_share,
             "per_epoch": asdict(self.usage_per_epoch(usage)),

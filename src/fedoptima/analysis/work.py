@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fedoptima.analysis.balance import BalanceAccount
 from fedoptima.core.effects import Effect, Note, NoteKind, Run, Send
 from fedoptima.core.events import JobDone, JobFailed, Received
-from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.jobs import Merge, ReusedStep, ServerStep
 from fedoptima.core.messages import Assignment, GlobalModel, Join, ModelUpdate
 from fedoptima.core.robust import merged_parts
 from fedoptima.core.types import NodeId, PayloadId
@@ -57,7 +57,9 @@ class WorkAccount:
         event = record.event
         match event:
             case JobDone():
-                if isinstance(event.job, ServerStep):
+                if isinstance(event.job, ReusedStep):
+                    pass  # the sample was counted when it was used first
+                elif isinstance(event.job, ServerStep):
                     self._on_server += event.samples
                 elif isinstance(event.job, Merge):
                     self._merged({part.data.id for part in merged_parts(event)})

@@ -120,6 +120,14 @@ class ServerStep:
     parts: int = 1
 
 
+@value
+class ReusedStep(ServerStep):
+    """Train the server side once more on a batch that it has trained on before."""
+
+    use: int = 1  # how many times, the first not counted
+    kept: int = 0  # bytes of all batches that the server keeps to be used again
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     device: NodeId

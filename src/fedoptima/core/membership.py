@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from fedoptima.core.effects import Effect, Note, NoteKind, Send
 from fedoptima.core.errors import InvariantBroken
+from fedoptima.core.jobs import DeviceProfile
 from fedoptima.core.messages import Join, ModelUpdate, ToDevice, TurnOn
 from fedoptima.core.shares import LARGEST, Shares
 from fedoptima.core.types import NodeId, PayloadId
@@ -42,6 +43,13 @@ class Roster:
         self.shares.add(device, join.samples)
         self._known[device] = None
         return member
+
+    def profiles(self) -> dict[NodeId, DeviceProfile]:
+        """What the members say of themselves, in the order of their names."""
+        return {
+            d: DeviceProfile(d, m.join.samples, m.join.flops_per_second, m.join.bytes_per_second)
+            for d, m in sorted(self.members.items())
+        }
 
     def doubts(self, device: NodeId) -> list[Effect]:
         """What the device claims to hold, if not all of it counts."""

@@ -10,6 +10,7 @@ from fedoptima.core.aggregation import AggregationPolicy
 from fedoptima.core.codecs import PLAIN, Codecs
 from fedoptima.core.flow import FlowController
 from fedoptima.core.messages import ProgramSpec
+from fedoptima.core.reuse import NoReuse, ReusePolicy
 from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.scheduler import TaskScheduler
 
@@ -29,6 +30,7 @@ class Method:
     scheduler: Callable[[], TaskScheduler]
     flow: Callable[[], FlowController]
     auxiliary: str | int = "none"  # for the Pre-processor: the network that gives a local loss
+    reuse: Callable[[], ReusePolicy] = NoReuse  # not in the paper
     own_split: bool = False  # for the Pre-processor: cut where a pipelined mini-batch is shortest
     robust: RobustBarrier = "none"  # how merges withstand hostile devices
     codecs: Codecs = PLAIN  # the form in which activations, gradients and updates are sent

@@ -10,9 +10,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import Merge, Part, RobustMerge
+from fedoptima.core.membership import Roster
 from fedoptima.core.messages import ModelUpdate
+from fedoptima.core.progress import Progress
 from fedoptima.core.types import NodeId, Payload
 
 Robust = Literal["none", "clip", "refuse"]
@@ -48,6 +51,24 @@ def guarded(
             for part in merge.parts
         ),
     )
+
+
+def book(merge: RobustMerge, text: str, roster: Roster, progress: Progress) -> list[Effect]:
+    """Count what was merged; what was refused is noted and counts for nothing."""
+    refused, faulty = refusals(text), faults(text)
+    notes: list[Effect] = []
+    shares = roster.shares
+    for number, (part, epochs) in enumerate(zip(merge.parts, merge.epochs, strict=True)):
+        if number in faulty:
+            continue
+        if number not in refused:
+            progress.trained(epochs)
+            continue
+        notes.append(Note(NoteKind.OUTLIER_REFUSED, part.device, refused[number]))
+        if part.device in roster.members:
+            share = shares.counted(part.device) / shares.total
+            progress.refused(part.device, epochs, share=share, max_delay=None)
+    return notes
 
 
 def as_text(refused: Mapping[int, str], faulty: Mapping[int, str] | None = None) -> str:

@@ -21,6 +21,7 @@ from fedoptima.core import (
     model_age,
     programs,
     progress,
+    reuse,
     scheduler,
     serialization,
     server,
@@ -35,7 +36,7 @@ _MODULES = (
     *(messages, jobs, events, effects),
     *(server, settings, training, distribution, model_age, job_slot, device, programs, method),
     *(membership, shares, influence, progress, stopping, staleness),
-    *(aggregation, barrier, scheduler, flow),
+    *(aggregation, barrier, scheduler, flow, reuse),
 )
 
 

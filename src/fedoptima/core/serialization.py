@@ -208,7 +208,7 @@ def _caller(cls: type) -> _Builder:
 
 def _filler(cls: type) -> _Builder:
     """Writes the slots: a frozen class's own way of setting a field takes three times as long."""
-    setters = [vars(cls)[field.name].__set__ for field in fields(cls)]
+    setters = [getattr(cls, field.name).__set__ for field in fields(cls)]
     size = 1 + len(setters)
     create = object.__new__
 

@@ -18,10 +18,10 @@ from fedoptima.core.influence import Share
 from fedoptima.core.job_slot import JobSlot
 from fedoptima.core.jobs import (
     CloseCopy,
-    DeviceProfile,
     Merge,
     OpenCopy,
     PlanRun,
+    ReusedStep,
     RobustMerge,
     ServerStep,
 )
@@ -30,7 +30,8 @@ from fedoptima.core.messages import ActivationBatch, Assignment, GradientBatch, 
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_range, unusual_speeds
-from fedoptima.core.robust import faults, guarded, merged_parts, refusals
+from fedoptima.core.reuse import NoReuse, ReusePolicy
+from fedoptima.core.robust import book, faults, guarded, merged_parts
 from fedoptima.core.settings import ServerSettings, predicted_round
 from fedoptima.core.types import NodeId
 
@@ -38,6 +39,8 @@ CREDIT, BARRIER = "credit", "barrier"  # timers
 
 
 class Training:
+    reuse: ReusePolicy = NoReuse()  # here, because checkpoints of earlier versions do not have it
+
     def __init__(self, method: Method, settings: ServerSettings) -> None:
         self._program = method.program
         self._trains = method.training is not ServerTraining.NONE
@@ -49,6 +52,7 @@ class Training:
         self._expected: dict[NodeId, None] = {}  # in the run before a restart; not all back yet
         self._reconsider_due = False  # a device left, or a barrier's time is over
         self.scheduler = method.scheduler()
+        self.reuse = method.reuse()
         self.flow = method.flow()
         self.aggregation = method.aggregation()
         self.models = Distribution(
@@ -61,10 +65,7 @@ class Training:
     # ---- devices -----------------------------------------------------------------------------
 
     def plan(self) -> list[Effect]:
-        profiles = {
-            d: DeviceProfile(d, m.join.samples, m.join.flops_per_second, m.join.bytes_per_second)
-            for d, m in sorted(self.roster.members.items())
-        }
+        profiles = self.roster.profiles()
         unusual = unusual_speeds(profiles)
         notes = [Note(NoteKind.NOT_PLANNED_FOR, device, why) for device, why in unusual.items()]
         usual = tuple(profile for device, profile in profiles.items() if device not in unusual)
@@ -128,6 +129,7 @@ class Training:
         kept = self.aggregation.holds(device)
         self.models.left(device, keep_copy=kept)
         self._reconsider_due |= not awaited  # a barrier that waited only for this device opens
+        self.reuse.left(device)
         dropped = self.scheduler.leave(device)
         turned_on = self.roster.turn_on(self.flow.left(device, dropped, now))
         if not kept:
@@ -186,6 +188,8 @@ class Training:
                 else:
                     effects += self.roster.turn_on(self.flow.consumed(device, now))
                     effects.append(self.slot.run(self._server_step(device, item, now)))
+            elif (again := self._reused_step(now)) is not None:
+                effects.append(self.slot.run(again))
             else:
                 break
         return effects
@@ -196,6 +200,9 @@ class Training:
             *(self.progress.share(now), self._program.kind == "gradient"),
             *(batch.part, batch.parts),
         )
+
+    def _reused_step(self, now: float) -> ReusedStep | None:
+        return self.reuse.next(self.models.version, self.progress.share(now))
 
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
         if (member := self.roster.members.get(device)) is not None:
@@ -253,7 +260,10 @@ class Training:
         match event.job:  # the most frequent first
             case ServerStep() as step:
                 self.progress.weights_changed = True
-                if not (step.return_gradient and self.roster.is_current(step.origin, step.session)):
+                here = self.roster.is_current(step.origin, step.session)
+                if not isinstance(step, ReusedStep):
+                    self.reuse.keep(step, self.models.version, here=here)
+                if not (step.return_gradient and here):
                     return []
                 self.aggregation.exchanged(step.origin, now)
                 gradient = GradientBatch(step.seq, step.part, event.result)
@@ -273,10 +283,16 @@ class Training:
         """A step or a merge of one device's data is given up."""
         self.slot.done(event.ticket)
         self.models.merging((), 1.0)
+        if isinstance(event.job, ServerStep):
+            self.reuse.forget(event.job.origin)
         return self._begin_round(now) if isinstance(event.job, Merge) else []
 
     def _merged(self, merge: Merge, event: JobDone, now: float) -> list[Effect]:
-        notes = self._book(merge, event.text) if isinstance(merge, RobustMerge) else []
+        notes: list[Effect] = []
+        if isinstance(merge, RobustMerge):
+            notes = book(merge, event.text, self.roster, self.progress)
+        for number in faults(event.text):
+            self.reuse.forget(merge.parts[number].device)
         merged = len(merged_parts(event))
         waiting = self.models.merged(event.result, changed=merged > 0)
         self.models.close_copies((part.device for part in merge.parts), self.roster)
@@ -293,23 +309,6 @@ class Training:
         """After a merge: behind a barrier its newcomers take part now."""
         newcomers = self.aggregation.merged(self.roster.members, now)
         return self._answer(newcomers, now) if self.progress.closing is None else []
-
-    def _book(self, merge: RobustMerge, text: str) -> list[Effect]:
-        """Count what was merged; what was refused is noted and counts for nothing."""
-        refused, faulty = refusals(text), faults(text)
-        notes: list[Effect] = []
-        shares = self.roster.shares
-        for number, (part, epochs) in enumerate(zip(merge.parts, merge.epochs, strict=True)):
-            if number in faulty:
-                continue
-            if number not in refused:
-                self.progress.trained(epochs)
-                continue
-            notes.append(Note(NoteKind.OUTLIER_REFUSED, part.device, refused[number]))
-            if part.device in self.roster.members:
-                share = shares.counted(part.device) / shares.total
-                self.progress.refused(part.device, epochs, share=share, max_delay=None)
-        return notes
 
     def _answer(self, devices: Iterable[NodeId], now: float) -> list[Effect]:
         return self.models.answer(devices, self.roster, self.progress.share(now))
@@ -341,6 +340,7 @@ class Training:
     def check(self) -> None:
         self.roster.check()
         self.scheduler.check()
+        self.reuse.check()
         self.flow.check(self.scheduler.buffered)
         self.aggregation.check()
 

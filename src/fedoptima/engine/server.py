@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.events import Metrics
-from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ServerStep
+from fedoptima.core.jobs import CloseCopy, Job, Merge, OpenCopy, PlanRun, ReusedStep, ServerStep
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import Plan
@@ -174,7 +174,8 @@ class ServerEngine(ServerAdmission):
         seed_step(self._seed_of(job), self._workload.compute)
 
     def _seed_of(self, job: ServerStep) -> int:
-        return derive(self._workload.planning.seed, SERVER, job.origin, job.seq, job.part)
+        again = ("use", job.use) if isinstance(job, ReusedStep) else ()
+        return derive(self._workload.planning.seed, SERVER, job.origin, job.seq, job.part, *again)
 
     def _learner_of(self, job: ServerStep) -> Learner:
         per_device = self._workload.planning.training is ServerTraining.PER_DEVICE

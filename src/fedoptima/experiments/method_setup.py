@@ -43,7 +43,8 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
                 f"{type(method).__name__}"
             )
         # They check their settings, which should happen before a run is set up.
-        make_storable(build, (method.flow(), method.aggregation(), method.scheduler()))
+        policies = (method.flow(), method.aggregation(), method.scheduler(), method.reuse())
+        make_storable(build, policies)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -111,6 +111,12 @@ _OPTIONS: Mapping[str, Sequence[object]] = {
     "buffer": (1, 2, 3, 5),
     "micro_batches": (1, 2, 3, 4),
     "train_every": (2, 4),
+    "reuse": (
+        {"batches": 3, "uses": 1},
+        {"batches": 2, "uses": 3, "on_leave": "forget"},
+        {"batches": 8, "uses": 2, "max_age": 1},
+        {"on_leave": "forget"},
+    ),
 }
 _WITH_DEVICE = (
     *(Kind.CUT, Kind.CUT, Kind.HALF_OPEN, Kind.HALF_OPEN, Kind.DELAY, Kind.NOTHING, Kind.ECHO),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, Run, Send, SetTimer
 from fedoptima.core.events import Connected, Disconnected, JobDone, JobFailed, Received, TimerFired
-from fedoptima.core.jobs import Job, Merge, ServerStep
+from fedoptima.core.jobs import Job, Merge, ReusedStep, ServerStep
 from fedoptima.core.messages import (
     ActivationBatch,
     GlobalModel,
@@ -114,6 +114,8 @@ def _job(job: Job) -> str:
     match job:
         case Merge(parts=parts):
             return "Merge " + ", ".join(part.data.id for part in parts)
+        case ReusedStep(origin, _, seq, use=use):
+            return f"ReusedStep on {origin}'s {seq}, use {use}"
         case ServerStep(origin, _, seq, _, part=part):
             return f"ServerStep on {origin}'s {seq}.{part}"
     step = getattr(job, "seq", None)

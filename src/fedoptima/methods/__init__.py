@@ -17,6 +17,7 @@ from fedoptima.core.flow import CappedFlow, FlowController, OpenFlow, Reception
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
 from fedoptima.core.messages import ModelUpdate, ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
+from fedoptima.core.reuse import LeastUsed, NoReuse, ReusePolicy, ReuseRule
 from fedoptima.core.scheduler import CounterScheduler, FifoScheduler, TaskScheduler
 from fedoptima.core.serialization import stored
 from fedoptima.core.staleness import StalenessRule
@@ -32,15 +33,19 @@ __all__ = [
     "DelayLimit",
     "FifoScheduler",
     "FlowController",
+    "LeastUsed",
     "Merge",
     "Method",
     "ModelUpdate",
     "NoBarrier",
+    "NoReuse",
     "Offer",
     "OpenFlow",
     "Part",
     "ProgramSpec",
     "Reception",
+    "ReusePolicy",
+    "ReuseRule",
     "ServerOptimizer",
     "ServerTraining",
     "StalenessRule",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 
 from fedoptima.core.barrier import Barrier
@@ -18,10 +19,13 @@ from fedoptima.methods.options import (
     LocalAuxiliaryOption,
     OnLeaveOption,
     ParticipationOption,
+    ReuseOption,
     RobustBarrierOption,
     TrainEveryOption,
     activation_cap_of,
     local_auxiliary_of,
+    policy_of,
+    reuse_of,
 )
 
 
@@ -36,10 +40,12 @@ def cse_fsl(
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
     codec: CodecOption = "float32",
+    reuse: ReuseOption = None,
     robust: RobustBarrierOption = "none",
 ) -> Method:
     """Not in the paper: what is left of FedOptima without its asynchronous aggregation."""
     cap = activation_cap_of(activation_cap, devices)
+    again = reuse_of(reuse)
     return Method(
         name="cse_fsl",
         program=ProgramSpec("auxiliary", train_every=train_every),
@@ -50,7 +56,8 @@ def cse_fsl(
         scheduler=FifoScheduler,
         flow=partial(CappedFlow, cap, timeout=credit_timeout, balanced=False),
         auxiliary=local_auxiliary_of(auxiliary),
+        reuse=policy_of(again),
         robust=robust,
         codecs=Codecs(codec),
-        resolved={"activation_cap": cap},
+        resolved={"activation_cap": cap, "reuse": asdict(again) if again else None},
     )

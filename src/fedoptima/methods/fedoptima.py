@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Literal
 
@@ -22,12 +23,15 @@ from fedoptima.methods.options import (
     CreditTimeoutOption,
     GradientCodecOption,
     MaxDelayOption,
+    ReuseOption,
     RobustOption,
     StalenessAOption,
     StalenessBOption,
     StalenessOption,
     TrainEveryOption,
     activation_cap_of,
+    policy_of,
+    reuse_of,
     train_every_of,
 )
 
@@ -61,9 +65,10 @@ def fedoptima(
     train_every: TrainEveryOption = 1,
     codec: CodecOption = "float32",
     gradient_codec: GradientCodecOption = "float32",
+    reuse: ReuseOption = None,
     robust: RobustOption = "none",
 ) -> Method:
-    """`scheduler` and `auxiliary` are the paper's ablations (section 6.5)."""
+    """`scheduler` and `auxiliary` are the paper's ablations (section 6.5); `reuse` is ours."""
     cap = activation_cap_of(activation_cap, devices)
     delay = 8 * devices if max_delay is None else max_delay
     limit = DelayLimit(delay, while_away=max_delay is None)
@@ -72,6 +77,7 @@ def fedoptima(
     # Without an auxiliary network the device waits for the gradient of the one server side, and
     # that request and response bound the queue: there is nothing to cap.
     local_loss = auxiliary != "none"
+    again = reuse_of(reuse, local_loss=local_loss)
     return Method(
         name="fedoptima",
         program=ProgramSpec(
@@ -85,7 +91,13 @@ def fedoptima(
         if local_loss
         else OpenFlow,
         auxiliary=auxiliary,
+        reuse=policy_of(again),
         robust=robust,
         codecs=Codecs(codec, gradient_codec),
-        resolved={"activation_cap": cap, "max_delay": delay, "staleness_a": rule.slope},
+        resolved={
+            "activation_cap": cap,
+            "max_delay": delay,
+            "staleness_a": rule.slope,
+            "reuse": asdict(again) if again else None,
+        },
     )

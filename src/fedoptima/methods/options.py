@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedoptima.core.codecs import Codec
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.reuse import LeastUsed, NoReuse, ReusePolicy, ReuseRule
 from fedoptima.core.robust import Robust, RobustBarrier
 
 ActivationCapOption = Annotated[
@@ -132,6 +135,53 @@ BarrierTimeoutOption = Annotated[
         examples=[600.0],
     ),
 ]
+
+
+class Reuse(BaseModel):
+    """Activation reuse: a server with nothing else to do trains again on batches that it has
+    trained on before ([decision 37](decisions/0037-activation-reuse.md)). Given, it is on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    batches: int = Field(
+        default=64, ge=1, description="The last batches, kept on the server to be used again."
+    )
+    uses: int = Field(
+        default=4, ge=1, description="Times that each is trained on again; the least used first."
+    )
+    max_age: int | None = Field(
+        default=None,
+        ge=0,
+        description="Merges after which a batch is not used again; unset: any number.",
+        examples=[32],
+    )
+    on_leave: Literal["keep", "forget"] = Field(
+        default="keep",
+        description="When a device leaves, what it has sent is kept or forgotten (for privacy).",
+    )
+
+
+ReuseOption = Annotated[
+    Reuse | None,
+    Field(
+        description="What an idle server trains on again; unset: nothing, as in the paper.",
+        examples=[{"batches": 64, "uses": 4}],
+    ),
+]
+
+
+def reuse_of(given: Reuse | None, *, local_loss: bool = True) -> ReuseRule | None:
+    if given is None:
+        return None
+    if not local_loss:
+        raise ConfigError(
+            "method.reuse: devices that wait for the server's gradients need them once; leave it "
+            "out, or give the devices an auxiliary network"
+        )
+    return ReuseRule(**Reuse.model_validate(given).model_dump())
+
+
+def policy_of(rule: ReuseRule | None) -> Callable[[], ReusePolicy]:
+    return NoReuse if rule is None else partial(LeastUsed, rule)
 
 
 def activation_cap_of(given: int | None, devices: int) -> int:

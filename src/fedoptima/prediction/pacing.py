@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.effects import Send
 from fedoptima.core.events import JobDone, Received
-from fedoptima.core.jobs import LoadModel, ServerStep, SkipStep
+from fedoptima.core.jobs import LoadModel, ReusedStep, ServerStep, SkipStep
 from fedoptima.core.messages import ActivationBatch, TurnOn
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -93,7 +93,9 @@ class PaceAccount:
                     device.answers += 1
                     device.turned_on = None
             elif isinstance(event, JobDone) and isinstance(event.job, ServerStep):
-                self._devices[event.job.origin].batches += event.job.part + 1 == event.job.parts
+                whole = event.job.part + 1 == event.job.parts
+                fresh = not isinstance(event.job, ReusedStep)
+                self._devices[event.job.origin].batches += whole and fresh
             for effect in record.effects:
                 if isinstance(effect, Send) and isinstance(effect.message, TurnOn):
                     self._devices[effect.to].turned_on = now

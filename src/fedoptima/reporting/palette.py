@@ -22,6 +22,7 @@ class Look:
 
 _KINDS = {
     Kind.TRAIN: "#0072B2",
+    Kind.REUSE: "#F0E442",
     Kind.MERGE: "#56B4E9",
     Kind.OTHER: "#999999",
     Kind.SEND: "#009E73",
@@ -34,6 +35,7 @@ KINDS_ON_DARK: Mapping[Kind, str] = {**_KINDS, Kind.AWAY: "#444444"}
 
 KIND_NAMES: Mapping[Kind, str] = {
     Kind.TRAIN: "training",
+    Kind.REUSE: "training again",
     Kind.MERGE: "merging",
     Kind.OTHER: "other work",
     Kind.SEND: "sending",

@@ -20,7 +20,7 @@ from fedoptima.reporting.palette import KIND_NAMES
 from fedoptima.trace.record import Record
 
 _TRACKS = {
-    **dict.fromkeys((Kind.TRAIN, Kind.MERGE, Kind.OTHER), "compute"),
+    **dict.fromkeys((Kind.TRAIN, Kind.REUSE, Kind.MERGE, Kind.OTHER), "compute"),
     **dict.fromkeys((Kind.IDLE_1, Kind.IDLE_2, Kind.AWAY), "waiting"),
     Kind.SEND: "send",
     Kind.RECEIVE: "receive",

@@ -58,7 +58,8 @@ class NodeCosts:
             return 0.0
         spec = self._nodes[node]
         if spec.seconds:
-            measured = spec.seconds.get(_in_a_fleet(type(job).__name__))
+            kind = ServerStep if isinstance(job, ServerStep) else type(job)  # reused ones, too
+            measured = spec.seconds.get(_in_a_fleet(kind.__name__))
             if measured is not None:
                 # Measured for a whole batch; this may be a part of one.
                 return measured / job.parts if isinstance(job, _PARTIAL) else measured

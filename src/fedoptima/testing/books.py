@@ -15,7 +15,7 @@ from fedoptima.core.aggregation import Buffered
 from fedoptima.core.barrier import Barrier
 from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
 from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received, Restarted
-from fedoptima.core.jobs import Merge, PlanRun, ServerStep
+from fedoptima.core.jobs import Merge, PlanRun, ReusedStep, ServerStep
 from fedoptima.core.messages import (
     ActivationBatch,
     Failed,
@@ -33,6 +33,7 @@ from fedoptima.core.shares import Shares
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.testing.credit_book import CreditBook
 from fedoptima.testing.law_broken import LawBroken
+from fedoptima.testing.reuse_book import ReuseBook
 
 _KEPT = "update kept"  # a barrier that waits for devices keeps what they have handed in
 
@@ -53,6 +54,7 @@ class Books:
     def __init__(self, method: Method) -> None:
         policy = method.aggregation()
         self._credits = CreditBook(method.flow())
+        self._reuse = ReuseBook(method.reuse())
         # Of a user's policy only what every method must do is known, not how it decides.
         self._ours = type(policy).__module__.startswith("fedoptima.core.")
         self._barrier = type(policy) is Barrier
@@ -99,7 +101,7 @@ class Books:
     def copy(self) -> Books:
         other = object.__new__(Books)
         for name, value in vars(self).items():
-            kept = value.copy() if isinstance(value, dict | CreditBook) else value
+            kept = value.copy() if isinstance(value, dict | CreditBook | ReuseBook) else value
             vars(other)[name] = kept
         other._shares = copy(self._shares)
         for name, value in vars(self._shares).items():
@@ -131,6 +133,8 @@ class Books:
                     if dead and not isinstance(message, Stop):  # who comes late is told so
                         raise LawBroken("sessions", f"sent to a dead session of {device}: {effect}")
                     self._sent(at, device, message)
+                case Run(_, ReusedStep() as step):
+                    self._step_again(step)
                 case Run(_, ServerStep() as step):
                     self._step(step)
                 case Run(_, Merge() as merge):
@@ -148,6 +152,7 @@ class Books:
         self._was_running = now_running
 
     def _event(self, event: Event, effects: Sequence[Effect]) -> None:
+        self._reuse.see(event, self.version, self._sessions)
         for effect in effects:
             match effect:
                 case Note(kind, device) if kind == _KEPT and device in self._open:
@@ -214,6 +219,7 @@ class Books:
             *(self._refused, self._owing, self._late, self._scaled),
         )
         self._credits.forget(device)
+        self._reuse.left(device)
         for book in books:
             book.pop(device, None)
 
@@ -248,6 +254,11 @@ class Books:
         self._trained_on[step.data.id] = None
         self._credits.used(device)
         self.steps[device] = self.steps.get(device, 0) + 1
+
+    def _step_again(self, step: ReusedStep) -> None:
+        self._check_answered()
+        waiting = self._credits.held + (len(self._open) if self._at_once else 0)
+        self._reuse.used_again(step, self.version, waiting)
 
     def _merge(self, merge: Merge) -> None:
         self._check_answered()
@@ -320,6 +331,7 @@ class Books:
         if self._awaiting and self._at_once and server.training.slot.free:
             text = f"the engine is idle, and {list(self._awaiting)} wait for an answer"
             raise LawBroken("answers", text)
+        self._reuse.check(self.version, server.training.reuse, idle=server.training.slot.free)
         scheduled, progress = server.training.scheduler.buffered, server.progress
         if scheduled != (held := self._credits.held):
             raise LawBroken("counters", f"{scheduled} batches are counted, {held} have come")

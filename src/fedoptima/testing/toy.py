@@ -26,6 +26,7 @@ from fedoptima.core.jobs import (
     OpenCopy,
     PlanRun,
     Prepare,
+    ReusedStep,
     ServerStep,
     SkipStep,
 )
@@ -236,6 +237,7 @@ _WORK: dict[type, float] = cast(
         OpenCopy: 0.1,
         CloseCopy: 0.0,
         ServerStep: 3.0,
+        ReusedStep: 3.0,
         Merge: 0.5,
     },
 )

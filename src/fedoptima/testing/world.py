@@ -16,7 +16,7 @@ from typing import cast
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt, Note, Run, Send
 from fedoptima.core.events import Received
-from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.jobs import Merge, ReusedStep, ServerStep
 from fedoptima.core.messages import TurnOn
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.serialization import freeze, thaw
@@ -195,7 +195,11 @@ class World:
 
     def steps_served(self) -> Counter[NodeId]:
         jobs = (run.job for run in self.jobs(SERVER, ServerStep))
-        return Counter(job.origin for job in jobs if isinstance(job, ServerStep))
+        return Counter(
+            job.origin
+            for job in jobs
+            if isinstance(job, ServerStep) and not isinstance(job, ReusedStep)
+        )
 
     def merged(self) -> Counter[NodeId]:
         merges = (run.job for run in self.jobs(SERVER, Merge))
