@@ -1,9 +1,10 @@
 """The `processes` executor: tensor work in worker processes, beside the virtual clock.
 
 The driver is told what a job declares, by the code that a dry run uses, and continues. A worker
-keeps a device from the beginning of a round to its end; in between the device's state (momentum,
-say) is in shared memory, and any worker may go on with it. The server stays with the first worker,
-which trains devices only while there is nothing to do for the server.
+keeps a device from the beginning of a round to its end, unless another one has nothing else to do
+and takes it over; in between the device's state (momentum, say) is in shared memory, and any worker
+may go on with it. The server stays with the first worker, which trains devices only while there is
+nothing to do for the server.
 
 An error that a job raises cannot undo what it has declared. A device's is told in place of its
 next update, and until then its batches train nothing; the server's ends the run at the next wait.
@@ -234,7 +235,7 @@ class Processes:
         queue = self._queues[node]
         if queue.error is not None:  # a device that cannot go on
             return {"plan": ""}, {}
-        if self._schedule is not None and queue.worker is not None:
+        if self._schedule is not None and queue.loaded:
             reply = self._schedule.ask(node, Save())
             assert reply.book is not None
             assert reply.result is not None

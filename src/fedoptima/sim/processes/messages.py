@@ -46,13 +46,18 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Another worker goes on with the device: the same, and nothing of it stays here."""
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluateBatches:
     first: int
     last: int  # not among them
     weights: Tensors
 
 
-Work = Job | Reset | Forget | Snapshot | Restore | Save | EvaluateBatches
+Work = Job | Reset | Forget | Snapshot | Restore | Save | Release | EvaluateBatches
 
 
 class Declared(NamedTuple):

@@ -56,8 +56,11 @@ class Queue:
     def __init__(self, node: NodeId) -> None:
         self.node = node
         self.items: deque[Item] = deque()
-        self.worker: int | None = None  # that has the node's state
-        self.closing = False  # the last job of a round is under way
+        self.worker: int | None = None  # that does its jobs
+        self.loaded = False  # the worker has the node's state
+        self.closing = False  # it parts with this worker: the last job of a round is under way
+        self.under_way = 0  # jobs that the worker has been sent
+        self.passes = 0  # forward passes whose backward pass is to come; they cannot be moved
         self.aside: Aside | None = None  # a device's state between two rounds
         self.received: object = None  # the model that this round began with: still in use
         self.error: Exception | None = None  # a device with one can do nothing any more
@@ -65,3 +68,9 @@ class Queue:
     @property
     def ready(self) -> bool:
         return bool(self.items) and not self.items[0].missing and not self.closing
+
+    @property
+    def movable(self) -> bool:
+        """Could another worker go on with it?"""
+        idle = self.ready and self.loaded and not self.under_way
+        return idle and not self.passes and self.error is None

@@ -1,23 +1,21 @@
 """Which worker does what next.
 
-Each node's jobs come in their order, and none before the payloads that it uses. What the server
-waits for comes first, in the order in which it needs it: its steps can only be taken one after
-another, and nothing else may be left to do at the end but them. Apart from that a worker finishes
-the rounds that it has begun before it begins another, so that few devices are in the middle of one
-and take up memory. A worker is sent little at a time: what it has been sent, no other can do.
+Each node's jobs come in their order, and none before the payloads that it uses. The server's come
+first, with its own worker; which device a worker goes on with is said in `choice`. A worker is sent
+little at a time: what it has been sent, no other can do.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fedoptima.core.jobs import ExportModel, LoadModel, Prepare
+from fedoptima.core.jobs import AuxiliaryStep, Backward, ExportModel, Forward, LoadModel
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.payloads import Tensors
+from fedoptima.sim.processes.choice import Devices
 from fedoptima.sim.processes.crew import Crew
-from fedoptima.sim.processes.messages import Aside, Declared, Done, Order, Reset, Work
+from fedoptima.sim.processes.messages import Aside, Declared, Done, Order, Release, Reset, Work
 from fedoptima.sim.processes.queues import Item, Queue
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedTensors
 
@@ -27,9 +25,6 @@ _PACE = 0.003  # seconds that work takes, as long as nothing is known about it
 _LATEST = 0.2  # what the latest time counts in the mean
 _MOST_JOBS = 2000  # that the clock may be ahead
 _MOST_BYTES = 2**29  # of what they work on
-_LOOKED_AT = 8  # devices that could begin a round
-_WANTED = 32  # of the server's jobs
-_FIRST_JOBS = (Prepare, LoadModel)  # of a round
 _FIRST = 0  # the worker that has the server
 
 
@@ -47,13 +42,13 @@ class Schedule:
         self._new_value = new_value
         self._memory = free
         self._server = queues[SERVER]
-        self._server.worker = _FIRST
+        self._server.worker, self._server.loaded = _FIRST, True
         self._left = [0.0] * workers  # seconds of work that is not done
         self._orders = [0] * workers  # that are not done
         self._pace: dict[type, float] = {}  # seconds that a kind of work takes
         self._under_way: dict[int, Item] = {}
-        self._ready: list[dict[NodeId, Queue]] = [{} for _ in range(workers)]  # devices they have
-        self._free: dict[NodeId, Queue] = {}  # devices ready for any worker
+        self._devices = Devices(workers, queues)
+        self._moves: dict[int, int] = {}  # for which worker a device is released, by order
         self._number = 0
         self._jobs = self._bytes = 0  # not done
         self.error: Exception | None = None  # that the server's work has raised
@@ -85,7 +80,7 @@ class Schedule:
         queue = self._queues[node]
         queue.items.append(item)
         if len(queue.items) == 1:
-            self._look_at(queue)
+            self._devices.look_at(queue)
         if min(self._left) < _AHEAD or min(self._orders) < _AT_LEAST:
             self._step(wait=False)
         return item
@@ -161,8 +156,11 @@ class Schedule:
         for worker in reversed(range(len(self._left))):
             orders = []
             while self._needs_more(worker):
-                queue, last = self._next_for(worker, waits)
+                begins = self._left[worker] < _AHEAD
+                queue, last = self._devices.next_for(worker, begins=begins, waits=waits)
                 if queue is None:
+                    if waits and begins:
+                        self._move_to(worker)
                     break
                 orders += self._take_jobs(worker, queue, last)
             if orders:
@@ -171,57 +169,50 @@ class Schedule:
     def _needs_more(self, worker: int) -> bool:
         return self._left[worker] < _AHEAD or self._orders[worker] < _AT_LEAST
 
-    def _next_for(self, worker: int, waits: bool) -> tuple[Queue | None, Item | None]:
-        """A device whose jobs a worker can do next; up to which one, if the server waits for it."""
-        begins = self._left[worker] < _AHEAD
-        for wanted in self._wanted():
-            queue = self._queues[wanted.node]
-            if queue.ready and (queue.worker == worker or (queue.worker is None and begins)):
-                return queue, wanted
-        own = next(iter(self._ready[worker].values()), None)
-        return own or (self._fresh(waits) if begins else None), None
-
-    def _wanted(self) -> Iterator[Item]:
-        """Jobs that were not sent yet and whose results the server needs next."""
-        for item in islice(self._server.items, _WANTED):
-            if item.missing:
-                for value in item.needs:
-                    maker = value.maker
-                    if isinstance(maker, Item) and not maker.sent and maker.node != SERVER:
-                        yield maker
-
-    def _fresh(self, waits: bool) -> Queue | None:
-        """A device that could begin a round, with more to do than to load the model."""
-        for _, queue in zip(range(_LOOKED_AT), self._free.values(), strict=False):
-            if waits or len(queue.items) > 1 or not isinstance(queue.items[0].work, _FIRST_JOBS):
-                return queue
-        return None
+    def _move_to(self, worker: int) -> None:
+        """Have a device released for a worker that has nothing to do."""
+        if worker in self._moves.values():
+            return
+        busy = {number for number, left in enumerate(self._left) if left >= _AHEAD}
+        queue = self._devices.to_move(worker, busy)
+        if queue is None:
+            return
+        assert queue.worker is not None
+        item = self._item(queue.node, Release())
+        self._moves[item.number] = worker
+        queue.closing = True
+        self._devices.look_at(queue)
+        self._send(queue.worker, [(item, Order(item.number, queue.node, Release()))])
 
     def _take_jobs(self, worker: int, queue: Queue, last: Item | None) -> list[tuple[Item, Order]]:
         """As many as the worker is sent now; not those after ``last``."""
         orders: list[tuple[Item, Order]] = []
-        while queue.ready and self._needs_more(worker):
+        enough = False
+        while queue.ready:
+            work = queue.items[0].work
+            # With its forward pass: what that keeps is large, and cannot be moved.
+            if enough and not isinstance(work, AuxiliaryStep):
+                break
             item = queue.items.popleft()
-            work = item.work
             assert work is not None
             if (item.void or queue.error is not None) and not isinstance(work, Reset):
                 item.sent = True
                 self._finish(item, Done(item.number, error=queue.error))
                 continue
-            begins = queue.worker is None
+            begins = not queue.loaded
             order = Order(
                 *(item.number, queue.node, work, item.declared),
                 *(begins, queue.aside if begins else None, self._room_for(item)),
             )
-            queue.worker = worker
+            queue.worker, queue.loaded = worker, True
             queue.closing = isinstance(work, ExportModel | Reset)
             if isinstance(work, LoadModel):
-                queue.received = work
+                queue.received, queue.passes = work, 0
+            queue.passes += _passes(work)
             self._sent(worker, item)
             orders.append((item, order))
-            if item is last:
-                break
-        self._look_at(queue)
+            enough = enough or item is last or not self._needs_more(worker)
+        self._devices.look_at(queue)
         return orders
 
     def _send(self, worker: int, orders: list[tuple[Item, Order]]) -> None:
@@ -231,22 +222,11 @@ class Schedule:
 
     def _sent(self, worker: int, item: Item) -> None:
         self._under_way[item.number] = item
+        if item.queued:
+            self._queues[item.node].under_way += 1
         item.sent, item.seconds = True, self._pace.get(type(item.work), _PACE)
         self._left[worker] += item.seconds
         self._orders[worker] += 1
-
-    def _look_at(self, queue: Queue) -> None:
-        """Its first job, its worker or its state has changed."""
-        if queue.node == SERVER:
-            return
-        self._free.pop(queue.node, None)
-        if queue.worker is None:
-            if queue.ready:
-                self._free[queue.node] = queue
-        elif queue.ready:
-            self._ready[queue.worker][queue.node] = queue
-        else:
-            self._ready[queue.worker].pop(queue.node, None)
 
     # ---- from the workers --------------------------------------------------------------------
 
@@ -255,6 +235,8 @@ class Schedule:
             item = self._under_way.pop(reply.number)
             self._left[worker] -= item.seconds
             self._orders[worker] -= 1
+            if item.queued:
+                self._queues[item.node].under_way -= 1
             self._learn_pace(type(item.work), reply.seconds)
             self._finish(item, reply)
 
@@ -270,11 +252,13 @@ class Schedule:
         item.work = item.value = None
         item.needs = []
         item.reply = reply
+        queue = self._queues[item.node]
+        if isinstance(work, Release):
+            self._released(queue, item.number, _sound(reply))
         if not item.queued:
             return
         self._jobs -= 1
         self._bytes -= item.cost
-        queue = self._queues[item.node]
         if reply.error is not None and queue.error is None:
             queue.error = reply.error
             if item.node == SERVER:
@@ -306,19 +290,25 @@ class Schedule:
             item.void = item.void or value.failed
             queue = self._queues[item.node]
             if queue.items and queue.items[0] is item:
-                self._look_at(queue)
+                self._devices.look_at(queue)
+
+    def _released(self, queue: Queue, number: int, reply: Done) -> None:
+        assert reply.book is not None
+        queue.aside = Aside(reply.book, self._tensors_aside(queue, reply.aside))
+        self._devices.part(queue)
+        queue.worker = self._moves.pop(number)
+        self._devices.look_at(queue)
 
     def _round_over(self, queue: Queue, work: Work, reply: Done) -> None:
-        queue.closing = False
+        queue.closing, queue.passes = False, 0
         if reply.error is None:
-            if queue.worker is not None:
-                self._ready[queue.worker].pop(queue.node, None)
-            queue.worker = queue.received = None
+            self._devices.part(queue)
+            queue.received = None
             if isinstance(work, Reset):
                 queue.aside = queue.error = None
             elif reply.book is not None:
                 queue.aside = Aside(reply.book, self._tensors_aside(queue, reply.aside))
-        self._look_at(queue)
+        self._devices.look_at(queue)
 
     def _tensors_aside(self, queue: Queue, place: Place | None) -> Tensors:
         if place is None:  # they are where they were
@@ -327,6 +317,11 @@ class Schedule:
         tensors = self._new_value()
         tensors.place = place
         return tensors
+
+
+def _passes(work: Work) -> int:
+    """Forward passes that wait for their backward pass, more than before."""
+    return isinstance(work, Forward) - isinstance(work, AuxiliaryStep | Backward)
 
 
 def _kind(work: Work | None, declared: Declared | None) -> object:

@@ -38,6 +38,7 @@ from fedoptima.sim.processes.messages import (
     EvaluateBatches,
     Forget,
     Order,
+    Release,
     Reset,
     Restore,
     Save,
@@ -138,7 +139,8 @@ class _Worker:
         while not (self._first or self._orders) or self._poll.poll(0):
             orders: list[Order] = pickle.loads(self._connection.recv_bytes())
             for order in orders:
-                urgent = order.node == SERVER
+                # A device that is to be released has nothing else to do here.
+                urgent = order.node == SERVER or isinstance(order.work, Release)
                 (self._first if urgent else self._orders).append(order)
 
     def _report(self) -> None:
@@ -178,7 +180,7 @@ class _Worker:
             case Save():
                 book, tensors = server.save()
                 return Done(number, self._region.store(tensors), book=book)
-            case Reset():
+            case Reset() | Release():
                 raise AssertionError("a server is not reset")
         place, text = self._result(order, order.work, server)
         return Done(number, place, fault=self._noted(order.work), text=text)
@@ -213,6 +215,12 @@ class _Worker:
             case Save():
                 book, tensors = engine.save()
                 return Done(order.number, self._region.store(tensors), book=book)
+            case Release():
+                book, tensors = engine.save()
+                place = self._region.store(tensors)
+                engine.reset()
+                self._aside.pop(order.node, None)
+                return Done(order.number, book=book, aside=place)
             case Snapshot() | EvaluateBatches() | Forget() | Restore():
                 raise AssertionError("only a server does this")
         if not isinstance(order.work, ExportModel):
