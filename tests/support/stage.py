@@ -19,10 +19,12 @@ from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.server_setup import ServerSetup
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.disk import Disk
 from fedoptima.runtime.server.checkpoint import Restored, load_server_checkpoint
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
 from fedoptima.runtime.server.server_node import ServerNode
+from fedoptima.runtime.server.server_trace import ServerTrace
 from fedoptima.runtime.server.session import Session
 from fedoptima.runtime.wire.outbox import Outbox
 from fedoptima.trace.writer import TraceWriter
@@ -83,9 +85,12 @@ class Stage:
     ) -> None:
         self.folder = folder
         self.engine = engine or ServerEngine(setup.workload)
-        self.trace = TraceWriter(folder / f"{restored.incarnation + 1 if restored else 0}.gz", {})
+        path = folder / f"{restored.incarnation + 1 if restored else 0}.gz"
+        clock = RunClock(restored.now if restored else 0.0)
+        self.disk = Disk(folder, LOG)
+        self.trace = ServerTrace(TraceWriter(path, {}), self.disk, clock)
         self.checkpointer = EagerCheckpointer(
-            folder / "checkpoints", self.trace, seconds=1e9, merges=None, kept=3, log=LOG
+            folder / "checkpoints", self.trace, self.disk, seconds=1e9, merges=None, kept=3, log=LOG
         )
         self.checkpointer.wanted = keeping
         self.compute = Compute("server", threads=1)
@@ -93,11 +98,13 @@ class Stage:
             restored.core if restored else setup.core(),
             self.engine,
             self.compute,
-            RunClock(restored.now if restored else 0.0),
+            clock,
             run="this one",
             incarnation=restored.incarnation + 1 if restored else 0,
             checkpointer=self.checkpointer,
-            records=DeviceRecords(folder / "devices", record_quota or RecordQuota(), LOG),
+            records=DeviceRecords(
+                folder / "devices", record_quota or RecordQuota(), LOG, self.disk
+            ),
             log=LOG,
         )
         self.node.observers.append(self.trace.write)
@@ -124,7 +131,7 @@ class Stage:
         async with asyncio.timeout(DEADLINE):
             await self.node.shut_down()
         self.compute.close()
-        self.trace.close()
+        await self.trace.close()
 
     def kept(self, setup: ServerSetup) -> tuple[Restored, ServerEngine]:
         engine = ServerEngine(setup.workload)

@@ -23,7 +23,10 @@ from tests.tracking.moments import accounts_of, moment_of, records_of, subject_o
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = ("seconds", "bytes", "ratio", "batches", "versions")
-NO_UNIT = {"fedoptima_loss", "fedoptima_device_up", "fedoptima_build", "fedoptima_run"}
+NO_UNIT = {"fedoptima_loss", "fedoptima_build", "fedoptima_run"} | {
+    "fedoptima_device_up",
+    "fedoptima_disk_failing",
+}
 
 
 def text_of(moment: Moment | None) -> str:

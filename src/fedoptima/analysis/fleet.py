@@ -11,7 +11,17 @@ from collections import defaultdict
 from enum import Enum
 
 from fedoptima.core.effects import PROBLEMS, Effect, Note, Run, Send
-from fedoptima.core.events import Connected, Disconnected, Evaluated, JobDone, JobFailed, Received
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    DiskFailing,
+    DiskWorks,
+    Evaluated,
+    Gap,
+    JobDone,
+    JobFailed,
+    Received,
+)
 from fedoptima.core.jobs import (
     ExportModel,
     LoadModel,
@@ -25,6 +35,7 @@ from fedoptima.core.messages import Failed, GlobalModel, Join, Message, ModelUpd
 from fedoptima.core.robust import merged_parts
 from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.trace.gap import core_after
 from fedoptima.trace.record import Record
 
 
@@ -73,8 +84,17 @@ class FleetAccount:
         self.batches = 0  # that the server has trained on
         self.reused = 0  # batches that it has trained on again
         self.accuracies: list[float] = []  # one per evaluation
+        self.failing: dict[NodeId, str] = {}  # nodes that cannot write, and why
 
     def observe(self, record: Record) -> None:
+        match record.event:
+            case DiskFailing(error):
+                self.failing[record.node] = error
+            case DiskWorks():
+                self.failing.pop(record.node, None)
+            case Gap() as gap:
+                core = core_after(gap)
+                self.version = core.version if core else self.version
         if record.node == SERVER:
             self._server(record)
         else:

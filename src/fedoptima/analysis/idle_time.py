@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedoptima.core.effects import Halt, Run, Send
-from fedoptima.core.events import Connected, Disconnected, Extended, JobDone, JobFailed, Received
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    Extended,
+    Gap,
+    JobDone,
+    JobFailed,
+    Received,
+)
 from fedoptima.core.jobs import Job, LoadModel, Merge, PlanRun, Prepare, ReusedStep
 from fedoptima.core.messages import GlobalModel, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
@@ -170,6 +178,9 @@ class UsageAccount:
                 node.connected = True
             case Extended():
                 self.over = False
+            case Gap():
+                node.advance(now)
+                node.working = event.running is not None
             case Disconnected():
                 if record.node == SERVER:
                     self._lost(event.peer, now)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from fedoptima.analysis.curve import START, Point, throughput_between
 from fedoptima.analysis.summary import Summary
-from fedoptima.core.types import NodeId
+from fedoptima.core.types import SERVER, NodeId
 
 # The same at every moment: a bucket that came later would look like a jump. Both are the accounts'
 # own, by powers of two; what is above the last one only counts as "more".
@@ -30,6 +30,7 @@ class Moment:
     summary: Summary
     members: Collection[NodeId]  # devices that take part now
     cap: int | None  # omega; None: the method's queue has none
+    failing: Collection[NodeId] = ()  # nodes that cannot write what they should
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,12 @@ def _devices(moment: Moment) -> Iterator[Metric]:
         "1 while the device takes part, 0 while it is away.",
         ("device",),
         {(device,): device in moment.members for device in sorted({*given, *moment.members})},
+    )
+    yield Metric(
+        "fedoptima_disk_failing",
+        "1 while the node cannot write what it should; it goes on without.",
+        ("node",),
+        {(node,): node in moment.failing for node in sorted({SERVER, *given, *moment.members})},
     )
     for name, text, figure in (
         (

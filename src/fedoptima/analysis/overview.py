@@ -14,7 +14,7 @@ from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.spans import Kind, Span
 from fedoptima.core.effects import Send
-from fedoptima.core.events import Event, JobDone, JobFailed, Received
+from fedoptima.core.events import DriverEvent, Event, JobDone, JobFailed, Received
 from fedoptima.core.messages import nbytes
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -139,7 +139,7 @@ class OverviewAccount:
         )
 
 
-def _subject(event: Event) -> type | None:
+def _subject(event: Event | DriverEvent) -> type | None:
     """What was received or done: it says more than that something was."""
     match event:
         case Received(message=message):

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from fedoptima.core.effects import Effect, Note, NoteKind, Run, Send
-from fedoptima.core.events import Connected, Disconnected, JobDone, Received
+from fedoptima.core.events import Connected, Disconnected, Gap, JobDone, Received
 from fedoptima.core.jobs import (
     CloseCopy,
     Job,
@@ -30,6 +30,7 @@ from fedoptima.core.plan import recorded_plan
 from fedoptima.core.robust import merged_parts, refusals
 from fedoptima.core.shares import Shares
 from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.trace.gap import core_after
 from fedoptima.trace.record import Record
 
 _NOT_TAKEN = (NoteKind.LATE_BATCH_DROPPED, NoteKind.PEER_DROPPED)
@@ -81,6 +82,8 @@ class ServerState:
             case Disconnected():
                 if self._sessions.get(event.peer) == event.session:
                     self._lose(event.peer, record)
+            case Gap():
+                self._skip(event)
         for effect in record.effects:
             match effect:
                 case Run():
@@ -140,6 +143,28 @@ class ServerState:
         if update is not None:
             self.update_bytes -= update.data.nbytes
 
+    def _skip(self, gap: Gap) -> None:
+        """What it holds after records that are missing is not known; who is there may be."""
+        self._batches = {device: deque() for device in self._batches}
+        self.waiting = self.waiting_bytes = self.step_bytes = self.update_bytes = 0
+        for held in (self._pending, self._accepted, self.merging):
+            held.clear()
+        core = core_after(gap)
+        if core is None:
+            return
+        self.running = core.planned
+        self.version, self.epochs = core.version, core.progress.epochs
+        self._sessions = dict(core.sessions)
+        for device in [name for name in self._members if name not in core.members]:
+            del self._members[device]
+            self._shares.remove(device)
+        for device, member in core.members.items():
+            if device not in self._members:
+                self._members[device] = self.known[device] = None
+                self._shares.add(device, member.join.samples)
+        self._batches = {device: deque() for device in self._members}
+        self._epoch = self._shares.total or self._epoch
+
     # ---- what becomes of it ------------------------------------------------------------------
 
     def _start(self, job: Job, now: float) -> None:
@@ -147,7 +172,11 @@ class ServerState:
             case ReusedStep():
                 self.kept_bytes = job.kept
             case ServerStep():
-                arrival, nbytes = self._batches[job.origin].popleft()  # a device's go in order
+                waiting = self._batches.get(job.origin)
+                if not waiting:  # it came when records are missing
+                    self.step_bytes, self.step_age = 0, 0.0
+                    return
+                arrival, nbytes = waiting.popleft()  # a device's go in order
                 self.waiting -= 1
                 self.waiting_bytes -= nbytes
                 self.step_bytes = nbytes
@@ -156,7 +185,9 @@ class ServerState:
                 for part in job.parts:
                     update = self._accepted.pop(part.data.id, None)
                     if update is None:
-                        update = self._pending.pop(part.device)
+                        update = self._pending.pop(part.device, None)
+                        if update is None:  # it came when records are missing
+                            continue
                         self._accept(part.device, update)
                     self.merging[part.data.id] = update
             case OpenCopy():
@@ -191,7 +222,9 @@ class ServerState:
             self._accept(device, update)
 
     def _refuse(self, device: NodeId) -> None:
-        update = self._pending.pop(device)
+        update = self._pending.pop(device, None)
+        if update is None:  # it came when records are missing
+            return
         self.update_bytes -= update.data.nbytes
         self.refused_samples += update.trained
         self._decided += update.processed
@@ -202,7 +235,8 @@ class ServerState:
         self.epochs += self._shares.epochs(device, update.processed) * counted
 
     def _take_back(self, merge: RobustMerge, number: int) -> None:
-        self.refused_samples += self.merging[merge.parts[number].data.id].trained
+        update = self.merging.get(merge.parts[number].data.id)
+        self.refused_samples += update.trained if update else 0
         self.epochs -= merge.epochs[number]
 
 

@@ -94,8 +94,9 @@ class StalenessAccount:
     def _merge(self, merge: Merge) -> None:
         state = self._state
         for part in merge.parts:
-            update = state.merging[part.data.id]
-            self._devices[part.device].add(state.version - update.version)
+            update = state.merging.get(part.data.id)
+            if update is not None:  # it may have come when records are missing
+                self._devices[part.device].add(state.version - update.version)
 
     def staleness(self) -> Staleness:
         tallies = self._devices.values()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,37 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = Text(self.format(record), _STYLES.get(record.levelno, ""))
-        self._console.print(text, soft_wrap=True)
-        self._console.file.flush()
+        with suppress(OSError):  # a file, on a disk that is full
+            self._console.print(text, soft_wrap=True)
+            self._console.file.flush()
+
+
+class _FileHandler(logging.Handler):
+    """Lines for which there is no room are left out, and counted when there is."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path  # made by the first line
+        self._left_out = 0
+        self.setFormatter(_OneLine(_FILE_FORMAT))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{self.format(record)}\n"
+        if self._left_out:
+            text = f"({self._left_out} lines before this one could not be written)\n{text}"
+        try:
+            self._append(text.encode(errors="replace"))
+        except OSError:
+            self._left_out += 1
+        else:
+            self._left_out = 0
+
+    def _append(self, text: bytes) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            size = file.tell()
+            if file.write(text) != len(text):
+                file.truncate(size)
+                raise OSError(f"{self._path}: no room for a line")
 
 
 class DeviceErrors(logging.Handler):
@@ -82,9 +111,7 @@ def log_to_console(console: Console, level: int) -> Iterator[None]:
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, delay=True)  # no line, no file
-    handler.setFormatter(_OneLine(_FILE_FORMAT))
-    with attached(handler):
+    with attached(_FileHandler(path)):
         yield
 
 

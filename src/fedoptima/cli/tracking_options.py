@@ -100,18 +100,26 @@ class RunTracking:
 
         def observe(watch: ServerWatch) -> None:
             members = watch.node.machine.members
-            self._look(watch.live.accounts, members, watch.description.activation_cap)
+            failing = frozenset(watch.live.fleet.failing)
+            self._look(watch.live.accounts, members, watch.description.activation_cap, failing)
             if view is not None:
                 view(watch)
 
         return observe if self._tracking.wanted else view
 
-    def _look(self, accounts: Accounts, members: Iterable[NodeId], cap: int | None) -> None:
+    def _look(
+        self,
+        accounts: Accounts,
+        members: Iterable[NodeId],
+        cap: int | None,
+        failing: frozenset[NodeId] = frozenset(),
+    ) -> None:
         from fedoptima.analysis.metrics import Moment
 
-        self._tracking.look(
-            len(accounts.course.points), lambda: Moment(accounts.summary(), frozenset(members), cap)
-        )
+        def take() -> Moment:
+            return Moment(accounts.summary(), frozenset(members), cap, failing)
+
+        self._tracking.look(len(accounts.course.points), take)
 
     def finish(self, result: Result) -> None:
         from fedoptima.experiments.run_directory import RunDirectory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedoptima.core.effects import Run
 from fedoptima.core.jobs import Job
 from fedoptima.core.messages import Message
 from fedoptima.core.stopping import StopRule
@@ -94,6 +95,37 @@ class Ended:
 
     reason: str
 
+
+# ---- what a driver records of itself: no core is told --------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFailing:
+    """What this node should write cannot be written; it goes on without."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskWorks:
+    """It is written again."""
+
+
+Lane = tuple[NodeId, int, bool, bool]  # a device's session; upward or not; bulk or not
+
+
+@value
+class Gap:
+    """In the place of a node's records that could not be written, the last just before this."""
+
+    records: int
+    since: float  # when the first of them was made
+    mail: tuple[tuple[Lane, int], ...]  # how many messages they had, sent and received
+    running: Run | None = None  # the job that the engine has now
+    core: str = ""  # the core as it is now, in its plain form as JSON; empty: not known
+
+
+DriverEvent = DiskFailing | DiskWorks | Gap
 
 Event = (
     Connected

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fedoptima.core.effects import FIGURES, PROBLEMS, Halt, Note
-from fedoptima.core.events import Connected, Disconnected, EvaluationFailed, JobFailed
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    DiskFailing,
+    DiskWorks,
+    EvaluationFailed,
+    Gap,
+    JobFailed,
+)
 from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -67,6 +75,13 @@ class EventLog:
                 yield _entry(at, node, "failed", error, True)
             case EvaluationFailed(error=error):
                 yield _entry(at, node, "evaluation failed", error, True)
+            case DiskFailing(error):
+                yield _entry(at, node, "cannot write", error, True)
+            case DiskWorks():
+                yield _entry(at, node, "writes again", "", False)
+            case Gap(records=records, since=since):
+                missing = f"{records} records since {since:.1f} s could not be written"
+                yield _entry(at, node, "gap in the trace", missing, True)
             case Connected(device) if node == SERVER:
                 if device in self._known:
                     yield _entry(at, device, "came back", "", False)

@@ -35,10 +35,22 @@ class RunFolder:
 
     def changed(self) -> float:
         """When the run was last heard of, in seconds since 1970; 0: never."""
-        for file in (self.files.trace, self.files.config):
-            with suppress(OSError):
-                return file.stat().st_mtime
+        files = self.files
+        for changing in ((files.disk_failing, files.trace), (files.config,)):
+            times = []
+            for file in changing:
+                with suppress(OSError):
+                    times.append(file.stat().st_mtime)
+            if times:
+                return max(times)
         return 0.0
+
+    def disk_failing(self) -> str:
+        """What its server says of its disk; empty: nothing."""
+        file = self.files.disk_failing
+        with suppress(OSError, ValueError):
+            return read_plain(file).strip() or "the server cannot write"
+        return ""
 
     def silent(self) -> float:
         """Seconds since then."""

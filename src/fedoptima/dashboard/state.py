@@ -100,7 +100,7 @@ def condition(run: RunFolder, kept: JsonObject) -> tuple[str, str]:
     silent = run.silent()
     if silent > SILENT:
         return "silent", f"nothing new for {roughly(silent)}"
-    return "running", ""
+    return "running", cut(run.disk_failing())
 
 
 def _figures(

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,16 +105,32 @@ def write_checkpoint(
     final = folder / f"{number:012d}"
     temporary = folder / f".{number:012d}.tmp"
     temporary.mkdir()
-    (temporary / _STATE).write_text(json.dumps({"schema": SCHEMA, **state}))
-    save_file(_without_shared_memory(tensors), temporary / _TENSORS)
-    (temporary / _CHECKSUMS).write_text(_checksums(temporary))
-    for path in (*(temporary / name for name in (_STATE, _TENSORS, _CHECKSUMS)), temporary):
-        _sync(path)
+    try:
+        (temporary / _STATE).write_text(json.dumps({"schema": SCHEMA, **state}))
+        save_tensors(temporary / _TENSORS, _without_shared_memory(tensors))
+        (temporary / _CHECKSUMS).write_text(_checksums(temporary))
+        for path in (*(temporary / name for name in (_STATE, _TENSORS, _CHECKSUMS)), temporary):
+            _sync(path)
+    except OSError:  # a full disk: half a checkpoint would only take room
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
     _sync(folder)
     _remove_all_but(keep, final)
     return final
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """As safetensors, with the errors of a disk as those of any other file."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _checksums(checkpoint: Path) -> str:

@@ -131,6 +131,7 @@ class RunDirectory(RunFiles):
             _TAKEN.add(self.path.resolve())
             self.control.unlink(missing_ok=True)  # meant for a process that is gone
             self.failure.unlink(missing_ok=True)
+            self.disk_failing.unlink(missing_ok=True)
             try:
                 yield
             finally:
@@ -205,10 +206,11 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    from safetensors.torch import save_file
+    from fedoptima.engine import checkpoint
 
     temporary = path.with_suffix(".tmp")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    checkpoint.save_tensors(temporary, contiguous)
     temporary.rename(path)
 
 

@@ -81,10 +81,14 @@ class ServerAccounts:
         live = self.live.save() if self._watched else dict
         return lambda: {"course": course, "live": live()}
 
-    def summary(self) -> Summary:
-        """At the end, from all records. Damage to a file must not fail a finished run."""
+    def summary(self, *, missing: int = 0) -> Summary:
+        """At the end, from all records. Damage to a file must not fail a finished run.
+
+        ``missing``: how many records the disk did not take; the curve is whole all the same.
+        """
         try:
-            return summarise(self._trace)
+            found = summarise(self._trace)
+            return self._with_curve(found, missing) if missing else found
         except Exception as error:
             LOG.error("devices' own records are left out of the summary: %s", printable(str(error)))
         accounts = Accounts()
@@ -93,6 +97,14 @@ class ServerAccounts:
                 accounts.observe(record)
         except Exception as error:
             LOG.error("the summary ends where the trace is damaged: %s", printable(str(error)))
-            seconds, curve = self.course.seconds, tuple(self.course.points)
-            return replace(accounts.summary(), seconds=seconds, curve=curve)
+            return self._with_curve(accounts.summary())
         return accounts.summary()
+
+    def _with_curve(self, summary: Summary, missing: int = 0) -> Summary:
+        if missing:
+            LOG.warning(
+                "%d records could not be written: the result's figures leave out what was in them, "
+                "but for its curve",
+                missing,
+            )
+        return replace(summary, seconds=self.course.seconds, curve=tuple(self.course.points))

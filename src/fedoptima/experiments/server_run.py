@@ -13,20 +13,23 @@ from typing import Any
 from fedoptima.analysis.live_accounts import LiveAccounts
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import run_failed
+from fedoptima.core.events import DiskFailing, DiskWorks
 from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.graphs.network_server import RecordedServer
 from fedoptima.engine.server import ServerEngine
+from fedoptima.experiments.disk_sign import DiskSign
 from fedoptima.experiments.entrance import Entrance, build_entrance
-from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.experiments.result import Result, build_result
 from fedoptima.experiments.run_directory import STOP, STOPPED, RunDirectory
 from fedoptima.experiments.server_accounts import ServerAccounts, View
+from fedoptima.experiments.server_metrics import ServerMetrics
 from fedoptima.experiments.server_setup import ServerSetup
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.disk import Disk
 from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS
@@ -38,6 +41,7 @@ from fedoptima.runtime.server.checkpoint import (
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
+from fedoptima.runtime.server.server_trace import ServerTrace
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
@@ -46,6 +50,7 @@ from fedoptima.trace.writer import Mark, TraceWriter
 
 _MB = 1_000_000
 _OBSERVER_INTERVAL = 0.2  # seconds
+_ROOM_INTERVAL = 2.0  # seconds between two looks whether there is room on the disk
 _MOST_WATCHED = 64  # devices whose own records are read during the run
 
 LOG = logging.getLogger("fedoptima.server")
@@ -116,13 +121,13 @@ class _ServerRun:
         on_gpu = setup.workload.compute.type == "cuda"
         self._engine = RecordedServer(setup.workload) if on_gpu else ServerEngine(setup.workload)
         self._accounts = ServerAccounts(directory.trace)
-        course = self._accounts.course
-        self._metrics = MetricsFile(directory.metrics, course, devices=False)
+        self._disk = Disk(directory.path, LOG)
+        self._metrics = ServerMetrics(directory.metrics, self._accounts.course, self._disk)
         restored = self._restore() if resume else None
         if restored is None:
             self._start_new(resume)
-        self._metrics.start()
         self._node = self._build_node(restored)
+        self._metrics.start()
         self._restored = restored
 
     # ---- start ------------------------------------------------------------------------------
@@ -131,12 +136,13 @@ class _ServerRun:
         folder, compute = self._directory.saved, self._setup.workload.compute
         restored = load_server_checkpoint(folder, self._engine, compute)
         if restored is not None:
-            self._trace = TraceWriter.resume(self._directory.trace, restored.mark)
+            writer = TraceWriter.resume(self._directory.trace, restored.mark)
             self._accounts.restore(restored.accounts)
             # Devices' records are not cut back: what follows is later than any of them.
             self._records = self._device_records(restored)
             names = [NodeId(device_of(file)) for file in self._directory.device_traces()]
             self._clock = RunClock(max(restored.now, self._records.take_up(names)))
+            self._trace = ServerTrace(writer, self._disk, self._clock, restored.mark.gap)
             # As progress and results count it.
             trained = self._accounts.course.seconds_at(restored.now)
             LOG.info("resuming from the checkpoint after %.1f s of training", trained)
@@ -145,7 +151,7 @@ class _ServerRun:
     def _device_records(self, restored: Restored | None) -> DeviceRecords:
         quota = RecordQuota(in_all=self._setup.recipe.deploy.max_records_mb * _MB)
         marks = restored.device_marks if restored else {}
-        return DeviceRecords(self._directory.devices, quota, LOG, marks)
+        return DeviceRecords(self._directory.devices, quota, LOG, self._disk, marks)
 
     def _start_new(self, resume: bool) -> None:
         if resume:
@@ -153,7 +159,8 @@ class _ServerRun:
         shutil.rmtree(self._directory.devices, ignore_errors=True)
         self._clock = RunClock()
         self._records = self._device_records(None)
-        self._trace = TraceWriter(self._directory.trace, self._directory.description.to_plain())
+        writer = TraceWriter(self._directory.trace, self._directory.description.to_plain())
+        self._trace = ServerTrace(writer, self._disk, self._clock)
 
     def _build_node(self, restored: Restored | None) -> ServerNode:
         recipe = self._setup.recipe
@@ -162,6 +169,7 @@ class _ServerRun:
         checkpointer = Checkpointer(
             self._directory.checkpoints,
             self._trace,
+            self._disk,
             seconds=recipe.deploy.checkpoint_seconds,
             merges=recipe.deploy.checkpoint_merges,
             kept=recipe.deploy.checkpoints_kept,
@@ -183,7 +191,14 @@ class _ServerRun:
         )
         node.observers.append(self._record)
         node.observers.append(ServerLog(LOG).observe)
+        self._sign = DiskSign(self._directory.disk_failing)
+        loop = asyncio.get_running_loop()
+        self._disk.say = lambda event: loop.call_soon_threadsafe(self._tell_of_disk, event)
         return node
+
+    def _tell_of_disk(self, event: DiskFailing | DiskWorks) -> None:
+        self._sign.show(event)
+        self._node.note(event)
 
     def _record(self, record: Record) -> None:
         self._trace.write(record)
@@ -232,12 +247,11 @@ class _ServerRun:
             await node.shut_down()
             await entrance.close()
             self._compute.close()
-            mark = self._trace.mark()
-            self._trace.close()
+            mark = await self._trace.close()
             if background is not None:
                 background.cancel()
                 await asyncio.gather(background, return_exceptions=True)
-        return self._finish(halt, mark)
+        return await self._finish(halt, mark, hooks)
 
     def _attach_observer(self, hooks: RunHooks, watch: ServerWatch) -> Callable[[], None]:
         """Called before the first event; returns the function that calls the observer."""
@@ -272,6 +286,8 @@ class _ServerRun:
             entrance.enforce_access()
             look()
             self._trace.keep_readable()
+            self._metrics.retry()
+            self._sign.refresh()
             if background is not None and background.done():
                 background.result()  # raises the error that ended it
             await asyncio.wait({self._node.outcome}, timeout=_OBSERVER_INTERVAL)
@@ -283,7 +299,7 @@ class _ServerRun:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    def _finish(self, halt: Halt, mark: Mark) -> Result:
+    async def _finish(self, halt: Halt, mark: Mark, hooks: RunHooks) -> Result:
         """``mark``: the end of the trace."""
         directory = self._directory
         if halt.reason == INTERRUPTED:
@@ -291,7 +307,7 @@ class _ServerRun:
         if halt.failed:
             failure = self._node.failure
             reason = f"{halt.reason} (the trace is in {directory.trace})"
-            directory.write_failure(reason)
+            self._disk.attempt("why it failed", lambda: directory.write_failure(reason))
             raise run_failed(reason, failure) from failure
         result = build_result(
             self._setup,
@@ -299,17 +315,32 @@ class _ServerRun:
             self._trace.digest,
             reason=halt.reason,
             rounds=self._node.machine.progress.rounds,
-            summary=self._accounts.summary(),
+            summary=self._accounts.summary(missing=self._trace.missing),
             directory=directory.path,
         )
-        self._keep_state(mark)
-        directory.write_result(result)
+        await self._write(result, mark, hooks)
         return result
+
+    async def _write(self, result: Result, mark: Mark, hooks: RunHooks) -> None:
+        """Waits for room if there is none: the trained model is nowhere else."""
+
+        def write() -> None:
+            self._keep_state(mark)
+            self._directory.write_result(result)
+
+        waiting = False
+        while not self._disk.attempt("the result", write):
+            if not waiting:
+                LOG.error("the run is over, and waits for room for its result; Ctrl-C gives up")
+            waiting = True
+            if self._directory.wish() or hooks.interrupted():
+                raise Interrupted("stopped before there was room for the result")
+            await asyncio.sleep(_ROOM_INTERVAL)
 
     def _keep_state(self, mark: Mark) -> None:
         """The state at the end, for a run that is extended later."""
         node, folder = self._node, self._directory.last_state
-        captured = capture(node.machine, node.process(None, []), mark, self._accounts.save())
+        captured = capture(node.machine, node.process(None, []), self._accounts.save())
         captured.complete(self._engine)
         shutil.rmtree(folder, ignore_errors=True)
-        captured.write(folder, 1)
+        captured.write(folder, 1, mark)

@@ -24,7 +24,15 @@ from fedoptima.core.effects import (
     SetTimer,
 )
 from fedoptima.core.errors import FedOptimaError, InvariantBroken, ProtocolViolation
-from fedoptima.core.events import Event, Received, Rejected, TimerFired
+from fedoptima.core.events import (
+    DiskFailing,
+    DiskWorks,
+    DriverEvent,
+    Event,
+    Received,
+    Rejected,
+    TimerFired,
+)
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome, job_failed
 from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId, payload_id
@@ -102,7 +110,11 @@ class Node(ABC):
         if not self.outcome.done():
             self.outcome.set_exception(error)
 
-    def _record(self, now: float, event: Event, effects: list[Effect]) -> None:
+    def note(self, event: DiskFailing | DiskWorks) -> None:
+        """Record what the core is not told."""
+        self._record(self.clock(), event, [])
+
+    def _record(self, now: float, event: Event | DriverEvent, effects: list[Effect]) -> None:
         record = Record(now, self.name, event, effects)
         for observe in self.observers:
             observe(record)

@@ -44,7 +44,7 @@ def save_checkpoint(
     state: dict[str, object] = {
         "simulation": freeze(simulation.state, payloads),
         "inspected": simulation.admission.save(),
-        "trace": [mark.nbytes, mark.records, mark.digest],
+        "trace": mark.plain(),
         "accounts": accounts,
     }
     tensors = payload_tensors(payloads)
@@ -72,6 +72,6 @@ def load_checkpoint(
         books = cast(Mapping[str, Mapping[str, object]], state["engines"])
         for node, engine in engines.items():
             engine.restore(books[node], own.get(node, {}))
-        return Mark(*cast(tuple[int, int, str], state["trace"])), state.get("accounts")
+        return Mark.from_plain(state["trace"]), state.get("accounts")
 
     return restore_checkpoint(path, compute, restore)

@@ -15,7 +15,7 @@ from typing import cast
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt, Note, Run, Send
-from fedoptima.core.events import Received
+from fedoptima.core.events import DriverEvent, Received
 from fedoptima.core.jobs import Merge, ReusedStep, ServerStep
 from fedoptima.core.messages import TurnOn
 from fedoptima.core.method import Method, ServerTraining
@@ -256,5 +256,5 @@ class Watch:
             device = record.event.sender if record.node == SERVER else record.node
             current = world.simulation.devices[device].session
             assert record.event.session == current, f"arrived from a dead session: {record}"
-        if record.node == SERVER:
+        if record.node == SERVER and not isinstance(record.event, DriverEvent):
             self._books.see(record.at, record.event, record.effects, world.server)

@@ -19,6 +19,8 @@ from fedoptima.core.effects import Effect, Halt, Note, Run, Send
 from fedoptima.core.events import (
     Connected,
     Disconnected,
+    DiskFailing,
+    DiskWorks,
     Event,
     JobDone,
     JobFailed,
@@ -32,7 +34,9 @@ from fedoptima.core.text import MOST_TEXT
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.trace.record import Record, resolved
 
-_DeviceEvent = Connected | Disconnected | Received | Rejected | JobDone | JobFailed
+_DeviceEvent = (
+    Connected | Disconnected | Received | Rejected | JobDone | JobFailed | DiskFailing | DiskWorks
+)
 _DeviceEffect = Send | Run | Note | Halt
 _NARROWER: Final[dict[tuple[type, str], object]] = {
     (Received, "message"): ToDevice,

@@ -22,7 +22,7 @@ from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.types import NodeId
 from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.device_record import read_device_record
-from fedoptima.trace.plain_files import check_growth, open_plain
+from fedoptima.trace.plain_files import check_growth, may_pass, open_plain
 from fedoptima.trace.reader import read_header
 from fedoptima.trace.record import Record, time_of
 from fedoptima.trace.writer import COMPRESSION
@@ -50,7 +50,8 @@ class DeviceTrace:
             if not self.nbytes:
                 self._begin()
         except OSError as error:
-            raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
+            if not may_pass(error):  # otherwise the first append tries again
+                raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
 
     @property
     def mark(self) -> DeviceMark:
@@ -64,6 +65,8 @@ class DeviceTrace:
         if not lines:
             return
         member = _member("".join(f"{line}\n" for line in lines))
+        if not self.nbytes:
+            self._begin()
         try:
             with open_plain(self._path, "ab") as file:
                 file.write(member)

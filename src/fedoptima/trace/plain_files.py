@@ -23,6 +23,15 @@ _MOST_TIMES, _ANYWAY = 100, 1 << 24  # decompressed: so many times what was read
 _NOT_FOLLOWED = "is a link, and links in a run's folder are not followed"
 
 
+# What ails a disk, and not the file that was asked for.
+_MAY_PASS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE)
+
+
+def may_pass(error: OSError) -> bool:
+    """The same write may work later, when there is room."""
+    return error.errno in _MAY_PASS
+
+
 def open_plain(path: Path, mode: str = "r", **options: Any) -> IO[Any]:
     """Like ``path.open``, but raises OSError where there is a link."""
     return open(path, mode, opener=_without_links, **options)

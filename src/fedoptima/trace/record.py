@@ -14,7 +14,7 @@ from typing import cast
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.core.events import Event
+from fedoptima.core.events import DriverEvent, Event
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId, value
 from fedoptima.trace.line import WRITERS, encode, text_of
@@ -36,7 +36,7 @@ RecordProgress = Callable[[str, int], None]
 class Record:
     at: float
     node: NodeId
-    event: Event
+    event: Event | DriverEvent
     effects: Sequence[Effect]
 
     def to_line(self) -> str:

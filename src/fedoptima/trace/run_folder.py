@@ -8,6 +8,7 @@ model.safetensors     the trained model, both sides joined
 checkpoints/          to resume from after a kill; removed when the run is over
 last_state/           of a run that is over: where it goes on if it is extended
 failure.txt           why the run failed
+disk_failing          there, and touched, while the server cannot write: readers see no more
 control               what the operator wants of the run, from another terminal
 devices/              over the network: what each device recorded
 logs/                 over the network: the logs of server and devices
@@ -34,6 +35,7 @@ class RunFiles:
         self.checkpoints = path / "checkpoints"
         self.last_state = path / "last_state"
         self.failure = path / "failure.txt"
+        self.disk_failing = path / "disk_failing"
         self.control = path / "control"
         self.devices = path / "devices"
         self.logs = path / "logs"

@@ -1,29 +1,33 @@
 """Writes a trace as gzipped lines: first a header (a JSON object), then one record a line.
 
-The file is a chain of gzip members. A member is closed at every `mark`, so after a kill the file
-can be cut back to the last mark and continued; readers see one stream.
+The file is a chain of gzip members, and each is written whole or not at all. So after a kill the
+file can be cut back to a mark and continued; readers see one stream.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.events import Gap
+from fedoptima.core.serialization import freeze, thaw
 from fedoptima.trace.description import SCHEMA
 from fedoptima.trace.plain_files import compressed_lines, open_plain
 from fedoptima.trace.record import UNREADABLE, Record
 
-_READABLE_AFTER = 1.0  # seconds: each flush costs some compression
+READABLE_AFTER = 1.0  # seconds: a member for each record would be badly compressed
 COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
+_MOST_WAITING = 1 << 20  # characters: with more, a member gets no smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,16 @@ class Mark:
     nbytes: int
     records: int
     digest: str  # hexadecimal: the chain's state
+    gap: Gap | None = None  # its records until here could not be written
+
+    def plain(self) -> list[object]:
+        gap = [] if self.gap is None else [freeze(self.gap)]
+        return [self.nbytes, self.records, self.digest, *gap]
+
+    @classmethod
+    def from_plain(cls, plain: object) -> Mark:
+        nbytes, records, digest, *gap = cast("tuple[int, int, str, *tuple[object, ...]]", plain)
+        return cls(nbytes, records, digest, *cast("list[Gap]", list(map(thaw, gap))))
 
 
 class Digest:
@@ -54,17 +68,54 @@ class Digest:
         return self._state.hex()
 
 
+class TraceFile:
+    """Only ever as long as its whole members are, also after a write that failed half-way."""
+
+    def __init__(self, path: Path, nbytes: int = 0) -> None:
+        """``nbytes``: what is kept of a file that is continued."""
+        self.nbytes = nbytes
+        self._file = open_plain(path, "r+b" if nbytes else "wb", buffering=0)
+        self._file.truncate(nbytes)
+
+    def append(self, lines: Sequence[str]) -> None:
+        """The OS has them when this returns; raises OSError if it did not take all of them."""
+        text = "".join(f"{line}\n" for line in lines).encode()
+        member = memoryview(gzip.compress(text, COMPRESSION, mtime=0))  # the same run, same bytes
+        try:
+            self._file.seek(self.nbytes)
+            written = 0
+            while written < len(member):  # a disk that is nearly full takes a part
+                written += self._file.write(member[written:])
+        except OSError:
+            self.cut_back()
+            raise
+        self.nbytes += len(member)
+
+    def cut_back(self) -> None:
+        with suppress(OSError):  # half a member is overwritten by the next one
+            self._file.truncate(self.nbytes)
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class TraceWriter:
     """With ``path=None`` nothing is written and only the digest is kept."""
 
-    _flushed: float
-
     def __init__(self, path: Path | None, header: Mapping[str, object]) -> None:
-        self.digest = Digest()
-        self._file = open_plain(path, "wb") if path else None
-        self._open_member()
-        if self._member:
-            self._member.write(json.dumps({"schema": SCHEMA, **header}) + "\n")
+        self._start(TraceFile(path) if path else None, Digest())
+        if self.file:
+            self.file.append([json.dumps({"schema": SCHEMA, **header})])
+
+    def _start(self, file: TraceFile | None, digest: Digest) -> None:
+        self.file = file
+        self.digest = digest
+        self._lines: list[str] = []
+        self._waiting = 0  # characters of them
+        self._flushed = time.monotonic()
 
     @classmethod
     def resume(cls, path: Path, mark: Mark) -> TraceWriter:
@@ -72,56 +123,44 @@ class TraceWriter:
         in an old part of a trace does not matter here."""
         if path.stat().st_size < mark.nbytes:  # truncating it would fill it up with zeros
             raise ConfigError(f"{path}: is shorter than it was at the mark; restart the run")
-        with open_plain(path, "r+b") as file:
-            file.truncate(mark.nbytes)
         writer = cls.__new__(cls)
-        writer.digest = Digest(mark.records, mark.digest)
-        writer._file = open_plain(path, "ab")
-        writer._open_member()
+        writer._start(TraceFile(path, mark.nbytes), Digest(mark.records, mark.digest))
         return writer
 
     def write(self, record: Record) -> None:
         line = record.to_line()
         self.digest.add(line)
-        if self._member:
-            self._member.write(f"{line}\n")
+        if self.file:
+            self._lines.append(line)
+            self._waiting += len(line)
+            if self._waiting >= _MOST_WAITING:
+                self._flush()
 
     def keep_readable(self) -> None:
-        """Flush what was written until a second ago; to be called repeatedly."""
-        now = time.monotonic()
-        if self._member and now - self._flushed >= _READABLE_AFTER:
-            self._flushed = now
-            self._member.flush()
+        """Write what has waited for a second; to be called repeatedly."""
+        if time.monotonic() - self._flushed >= READABLE_AFTER:
+            self._flush()
 
     def mark(self) -> Mark:
         """Everything written so far is on disk and readable when this returns."""
-        self._close_member()
-        size = 0
-        if self._file:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            size = self._file.tell()
-        self._open_member()
+        self._flush()
+        if self.file:
+            self.file.sync()
+        size = self.file.nbytes if self.file else 0
         return Mark(size, self.digest.records, self.digest.hexdigest())
 
     def close(self) -> None:
-        self._close_member()
-        if self._file:
-            self._file.close()
+        if self.file:
+            try:
+                self._flush()
+            finally:
+                self.file.close()
 
-    def _open_member(self) -> None:
+    def _flush(self) -> None:
         self._flushed = time.monotonic()
-        self._member: io.TextIOWrapper | None = None
-        if self._file:
-            # mtime=0: the same run gives the same bytes.
-            member = gzip.GzipFile(
-                fileobj=self._file, mode="wb", compresslevel=COMPRESSION, mtime=0
-            )
-            self._member = io.TextIOWrapper(member, encoding="utf-8", write_through=False)
-
-    def _close_member(self) -> None:
-        if self._member:
-            self._member.close()
+        if self.file and self._lines:
+            lines, self._lines, self._waiting = self._lines, [], 0
+            self.file.append(lines)
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Record]]:
@@ -145,7 +184,9 @@ def read_lines(path: Path) -> Iterator[str]:
             if not line.endswith(b"\n"):
                 return
             yield line[:-1].decode()
-    except (EOFError, gzip.BadGzipFile):
+    except EOFError:
         return
-    except (zlib.error, ValueError) as error:
+    except (gzip.BadGzipFile, zlib.error, ValueError) as error:
+        if str(error).startswith("Not a gzipped file"):  # where the next member should begin
+            return
         raise ConfigError(f"{path}: a damaged trace ({error}); run the recipe again") from error

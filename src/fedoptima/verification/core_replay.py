@@ -3,22 +3,26 @@ the recorded effects, payload ids included; and what one node sent or ordered ha
 another received or an engine answered.
 
 Works on the records of any run, simulated or real, and on any prefix of one. A device that was
-killed may have lost its last records: that is no difference.
+killed may have lost its last records: that is no difference. Over a gap, where records could not be
+written, nothing can be said; after it the server is the one that the gap holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import ProtocolViolation
-from fedoptima.core.events import Received, Rejected
+from fedoptima.core.events import DriverEvent, Event, Gap, Received, Rejected
 from fedoptima.core.machine import Machine
 from fedoptima.core.messages import Join
+from fedoptima.core.serialization import thaw
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.trace.record import Record
+from fedoptima.trace.record import UNREADABLE, Record
 from fedoptima.verification.difference import NOTHING, Difference, first_difference
 from fedoptima.verification.matching import Incarnations, JobMatching, MailMatching
 
@@ -27,10 +31,33 @@ DeviceFactory = Callable[[Join], Machine]
 
 
 @dataclass(frozen=True)
+class MissingRecords:
+    """A gap that the server left in its trace."""
+
+    number: int  # of the record that stands for it
+    records: int
+    since: float
+    until: float
+    verified_after: bool  # otherwise the server's records after it are not
+
+    def __str__(self) -> str:
+        then = (
+            "the server is verified up to there, and from the checkpoint after them on"
+            if self.verified_after
+            else "the server is verified up to there"
+        )
+        return (
+            f"{self.records} records from {self.since:.1f} to {self.until:.1f} s could not be "
+            f"written when the run was made: {then}"
+        )
+
+
+@dataclass(frozen=True)
 class Verdict:
     records: int  # looked at: all, or up to the first difference
     nodes: Mapping[NodeId, int]  # records of each
     difference: Difference | None
+    gaps: Sequence[MissingRecords] = ()
 
 
 def device_as_introduced(join: Join) -> DeviceCore:
@@ -51,9 +78,12 @@ def replay_trace(
     incarnations, cores = Incarnations(), _Cores(server, device)
     jobs, mail = JobMatching(), MailMatching()
     nodes: dict[NodeId, int] = {}
+    gaps: list[MissingRecords] = []
     number = 0
     for number, record in enumerate(records, start=1):
         nodes[record.node] = nodes.get(record.node, 0) + 1
+        if isinstance(record.event, Gap):
+            gaps.append(_missing(number, record, record.event))
         join = incarnations.begun_by(record)
         difference = (
             cores.feed(number, record, join)
@@ -61,8 +91,12 @@ def replay_trace(
             or mail.observe(number, record, join)
         )
         if difference is not None:
-            return Verdict(number, nodes, difference)
-    return Verdict(number, nodes, mail.finish())
+            return Verdict(number, nodes, difference, gaps)
+    return Verdict(number, nodes, mail.finish(), gaps)
+
+
+def _missing(number: int, record: Record, gap: Gap) -> MissingRecords:
+    return MissingRecords(number, gap.records, gap.since, record.at, bool(gap.core))
 
 
 class _Cores:
@@ -70,9 +104,22 @@ class _Cores:
         self._server = server
         self._device = device
         self._machines: dict[NodeId, Machine] = {}
+        self._unknown: set[NodeId] = set()  # nodes after a gap that does not say how they are
 
     def feed(self, number: int, record: Record, join: Join | None) -> Difference | None:
-        node = record.node
+        node, event = record.node, record.event
+        if isinstance(event, Gap):
+            self._machines.pop(node, None)
+            self._unknown.discard(node)
+            if not event.core:
+                self._unknown.add(node)
+                return None
+            try:
+                self._machines[node] = cast(Machine, thaw(json.loads(event.core)))
+            except UNREADABLE as error:
+                return Difference(number, record, "the gap", "a core", repr(error))
+        if isinstance(event, DriverEvent) or node in self._unknown:
+            return None
         if join is not None:
             self._machines[node] = self._device(join)
         elif node == SERVER and node not in self._machines:
@@ -82,19 +129,19 @@ class _Cores:
                 number, record, "the first record of a device", "a Join", repr(record.event)
             )
         try:
-            got = _answer(self._machines[node], record)
+            got = _answer(self._machines[node], event, record.at)
         except Exception as error:  # whatever it is, the recorded core did not raise it
             return Difference(number, record, "the core", "an answer", repr(error))
         return _compare(number, record, got)
 
 
-def _answer(machine: Machine, record: Record) -> list[Effect]:
+def _answer(machine: Machine, event: Event, at: float) -> list[Effect]:
     try:
-        return machine.handle(record.event, record.at)
+        return machine.handle(event, at)
     except ProtocolViolation as error:  # drivers record it as a note and drop the peer
-        if not isinstance(record.event, Received | Rejected):
+        if not isinstance(event, Received | Rejected):
             raise
-        return [Note(NoteKind.PEER_DROPPED, record.event.sender, str(error))]
+        return [Note(NoteKind.PEER_DROPPED, event.sender, str(error))]
 
 
 def _compare(number: int, record: Record, got: list[Effect]) -> Difference | None:

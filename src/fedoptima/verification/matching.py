@@ -6,7 +6,8 @@ are the first ones sent, in order. The two sides' records need not be interleave
 clocks of a real run agree only roughly.
 
 More may be received than was recorded as sent only where records are known to be lost: the last
-ones of a device's incarnation, and those of a server between its last checkpoint and its death.
+ones of a device's incarnation, and those of a server between its last checkpoint and its death. Of
+those that a gap stands for it says how many messages there were: those fit any.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fedoptima.core.effects import Halt, Run, Send
-from fedoptima.core.events import Connected, Disconnected, JobDone, JobFailed, Received
+from fedoptima.core.events import Connected, Disconnected, Gap, JobDone, JobFailed, Received
 from fedoptima.core.messages import Join, Message, is_bulk
 from fedoptima.core.types import SERVER, NodeId, PayloadId, payload_id
 from fedoptima.trace.record import Record
@@ -27,21 +28,29 @@ class JobMatching:
     def __init__(self) -> None:
         self._running: dict[NodeId, Run] = {}
         self._incarnation: dict[NodeId, int] = {}
+        self._unknown: set[NodeId] = set()  # after a gap that does not say what was running
 
     def observe(self, number: int, record: Record, join: Join | None) -> Difference | None:
         node, event = record.node, record.event
         if join is not None:  # what its last incarnation was doing is never answered
             self._incarnation[node] = join.incarnation
             self._running.pop(node, None)
+        if isinstance(event, Gap):
+            self._running.pop(node, None)
+            self._unknown.discard(node)
+            if event.running is not None:
+                self._running[node] = event.running
+            elif not event.core:
+                self._unknown.add(node)
         difference = None
-        if isinstance(event, JobDone | JobFailed):
+        if isinstance(event, JobDone | JobFailed) and node not in self._unknown:
             ordered = self._running.pop(node, NOTHING)
             answered = Run(event.ticket, event.job)
             difference = first_difference(number, record, "the job answered", ordered, answered)
             if difference is None and isinstance(event, JobDone):
                 difference = self._named_after(number, record, event)
         for effect in record.effects:
-            if isinstance(effect, Run) and difference is None:
+            if isinstance(effect, Run) and difference is None and node not in self._unknown:
                 unanswered = self._running.get(node, NOTHING)
                 difference = first_difference(
                     number, record, "the job running", NOTHING, unanswered
@@ -91,14 +100,14 @@ def incarnation_of(result: PayloadId) -> int:
 class _Seen(NamedTuple):
     number: int
     record: Record
-    message: Message
+    message: Message | None  # None: in a gap, and any
 
 
 @dataclass(slots=True)
 class _Lane:
     """What one side has recorded and the other has not yet."""
 
-    sent: deque[Message] = field(default_factory=deque)
+    sent: deque[Message | None] = field(default_factory=deque)
     received: deque[_Seen] = field(default_factory=deque)
 
 
@@ -117,6 +126,8 @@ class MailMatching:
 
     def observe(self, number: int, record: Record, join: Join | None) -> Difference | None:
         node, event = record.node, record.event
+        if isinstance(event, Gap):
+            return self._skip(number, record, event)
         if node == SERVER:
             self._server.observe(record)
         else:
@@ -137,6 +148,19 @@ class MailMatching:
                 difference = difference or _settle(lane)
         return difference
 
+    def _skip(self, number: int, record: Record, gap: Gap) -> Difference | None:
+        """The messages that the server's missing records had, whatever they were."""
+        difference = None
+        for (device, session, upward, bulk), count in gap.mail:
+            lane = self._lanes.setdefault(_LaneKey(device, session, upward, bulk), _Lane())
+            if upward:
+                lane.received.extend([_Seen(number, record, None)] * count)
+            else:
+                lane.sent.extend([None] * count)
+            while difference is None and lane.sent and lane.received:
+                difference = _settle(lane)
+        return difference
+
     def finish(self) -> Difference | None:
         """After the last record: was anything received that was never sent?"""
         unsent = [
@@ -146,7 +170,7 @@ class MailMatching:
         ]
         if not unsent:
             return None
-        first = min(unsent)
+        first = min(unsent, key=lambda seen: seen.number)
         return Difference(first.number, first.record, "received", NOTHING, shown(first.message))
 
     def _lane(self, device: NodeId, session: int, upward: bool, message: Message) -> _Lane:
@@ -164,6 +188,8 @@ def _settle(lane: _Lane) -> Difference | None:
     if not (lane.sent and lane.received):
         return None
     sent, (number, record, message) = lane.sent.popleft(), lane.received.popleft()
+    if sent is None or message is None:
+        return None
     return first_difference(number, record, "received", sent, message)
 
 

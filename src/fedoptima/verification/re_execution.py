@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedoptima.core.errors import FedOptimaError
-from fedoptima.core.events import JobDone, JobFailed
+from fedoptima.core.events import Gap, JobDone, JobFailed
 from fedoptima.core.jobs import Job
 from fedoptima.core.machine import ComputeEngine, Outcome
 from fedoptima.core.serialization import freeze, thaw
@@ -64,6 +64,8 @@ class ReExecution:
     def run(self, records: Iterable[Record]) -> None:
         for number, record in enumerate(records, start=1):
             node = record.node
+            if isinstance(record.event, Gap):
+                raise Irreproducible("the trace has a gap: what was done there is not known")
             if self._incarnations.begun_by(record) is not None:
                 self._restarted.add(node)
             if isinstance(record.event, JobDone | JobFailed):

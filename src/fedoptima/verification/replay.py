@@ -66,6 +66,7 @@ class Replay(Verdict):
             "identical": self.identical,
             "records": self.records,
             "nodes": dict(self.nodes),
+            "gaps": [asdict(gap) for gap in self.gaps],
             "difference": None if self.difference is None else self.difference.plain(),
             "weights": None if self.weights is None else asdict(self.weights),
         }
@@ -106,7 +107,8 @@ def replay(
             called with what is done and the number of records.
 
     Returns:
-        Whether all is identical, and the first difference if not.
+        Whether all is identical, the first difference if not, and the gaps where records could
+        not be written.
 
     Raises:
         ConfigError: There is no run in the folder, or something has to be given again.
@@ -151,12 +153,13 @@ def _replay(
     begun = recipe.model_copy(update={"stop": run.first_stop})  # what it was extended to is told
     verdict = replay_trace(records, lambda: _server_core(run.description, begun, given))
     if not weights or verdict.difference is not None:
-        return Replay(verdict.records, verdict.nodes, verdict.difference)
+        return Replay(verdict.records, verdict.nodes, verdict.difference, verdict.gaps)
     try:
         executed, problem = weights_digest(re_execute(directory, given, progress)), ""
     except Irreproducible as error:
         executed, problem = "", str(error)
-    return Replay(verdict.records, verdict.nodes, None, Weights(recorded, executed, problem))
+    found = Weights(recorded, executed, problem)
+    return Replay(verdict.records, verdict.nodes, None, verdict.gaps, found)
 
 
 def _recorded_digest(run: RunDirectory, dry: bool) -> str:

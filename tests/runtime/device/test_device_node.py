@@ -13,7 +13,7 @@ import pytest
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt
-from fedoptima.core.errors import ConfigError, TrainingDiverged
+from fedoptima.core.errors import TrainingDiverged
 from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received
 from fedoptima.core.jobs import Forward, FullStep
 from fedoptima.core.messages import (
@@ -25,6 +25,7 @@ from fedoptima.core.messages import (
     Stop,
 )
 from fedoptima.core.types import SERVER, NodeId
+from fedoptima.runtime import disk
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.device import telemetry as telemetry_module
@@ -38,6 +39,7 @@ from tests.support.network import DEADLINE, Gate
 from tests.support.rows import FULL, GRADIENT
 
 NAME = NodeId("pi")
+LOG = logging.getLogger("fedoptima.device")
 E = TypeVar("E", bound=Event)
 
 
@@ -78,8 +80,9 @@ class Stage:
             RunClock(),
             run="this one",
             state=StateFile(self.state),
+            disk=disk.Disk(self.state, LOG),
             telemetry=Telemetry(0),
-            log=logging.getLogger("fedoptima.device"),
+            log=LOG,
         )
         self.node.observers.append(self.records.append)
 
@@ -140,18 +143,24 @@ def test_the_step_is_on_disk_before_its_update_goes_out(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_state_that_cannot_be_written_ends_the_device_and_says_why(tmp_path: Path) -> None:
+def test_a_device_whose_state_cannot_be_written_goes_on_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> None:
         stage, link = Stage(tmp_path), Line(1)
         stage.state.mkdir()  # in the way
         stage.begin(link)
-        await stage.until(stage.node.outcome.done)
-        with pytest.raises(ConfigError, match="choose another --state"):
-            stage.node.outcome.result()
-        assert ModelUpdate not in kinds(link.sent)
+        await stage.until(lambda: ModelUpdate in kinds(link.sent))
+        stage.node.save()
+        stage.state.rmdir()
+        stage.node.save()
+        stage.node.close()
         stage.compute.close()
+        assert StateFile(stage.state)._read() is not None
 
     asyncio.run(story())
+    assert caplog.text.count("what this device keeps cannot be written") == 1
+    assert caplog.text.count("everything is written again") == 1
 
 
 def test_what_an_old_link_still_brings_is_not_heard(tmp_path: Path) -> None:

@@ -80,13 +80,12 @@ class StandingStill:
                 incarnation=2,
                 now=12.25,
             ),
-            MARK,
         )
 
     def kept(self, folder: Path, number: int = 1) -> Path:
         captured = self.capture()
         captured.complete(self.engine)
-        return captured.write(folder, number)
+        return captured.write(folder, number, MARK)
 
     def fresh_engine(self) -> ServerEngine:
         return ServerEngine(self.engine._workload)
@@ -150,7 +149,7 @@ def test_a_captured_server_goes_on_without_changing_what_was_captured(tmp_path: 
     later = still.simulation.events + 200
     still.simulation.run(lambda: still.simulation.events > later)
     assert not same(still.engine.export(), weights), "nothing was trained meanwhile"
-    captured.write(tmp_path, 1)
+    captured.write(tmp_path, 1, MARK)
     engine = still.fresh_engine()
     found = restored(tmp_path, engine)
     assert freeze(found.core) == core
@@ -162,7 +161,7 @@ def test_capturing_touches_no_tensor(tmp_path: Path) -> None:
     """It happens in the event loop; what is large is left for the compute thread."""
     captured = StandingStill("fl", Merge).capture()
     with pytest.raises(InvariantBroken, match="before the engine was asked"):
-        captured.write(tmp_path, 1)
+        captured.write(tmp_path, 1, MARK)
     assert not list(tmp_path.iterdir())
 
 
@@ -180,10 +179,9 @@ def test_a_server_without_a_job_and_without_a_plan_is_kept_too(tmp_path: Path) -
             incarnation=0,
             now=0.0,
         ),
-        Mark(0, 0, "00" * 32),
     )
     captured.complete(engine)
-    captured.write(tmp_path, 1)
+    captured.write(tmp_path, 1, MARK)
     found = load_server_checkpoint(tmp_path, engine, CPU)
     assert found is not None
     assert found.running is None
@@ -219,7 +217,7 @@ def test_the_newest_whole_one_is_taken(tmp_path: Path, caplog: pytest.LogCapture
     for number in (1, 2, 3):
         captured = still.capture()
         captured.complete(still.engine)
-        captured.write(tmp_path, number, keep=3)
+        captured.write(tmp_path, number, MARK, keep=3)
     third, second, _ = newest_checkpoints(tmp_path)
     (third / "state.json").write_text("{")
     (second / "tensors.safetensors").unlink()
@@ -304,11 +302,10 @@ def test_a_change_that_waits_in_a_buffer_is_kept(tmp_path: Path) -> None:
             incarnation=0,
             now=simulation.now,
         ),
-        MARK,
     )
     assert isinstance(assembly.server_engine, ServerEngine)
     captured.complete(assembly.server_engine)
-    path = captured.write(tmp_path, 1)
+    path = captured.write(tmp_path, 1, MARK)
     update = records[-1].event.message.data  # type: ignore[union-attr]
     saved = read_checkpoint(path, CPU).payloads()
     assert same(saved[update.id], update.value)  # type: ignore[arg-type]

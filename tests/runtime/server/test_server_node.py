@@ -103,13 +103,15 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
         (tmp_path / "checkpoints").write_text("in the way, as a full disk would be")
         stage = Stage(tmp_path, setup, keeping=True)
         session = await stage.begin()
-        await stage.until(lambda: "no checkpoint could be written" in caplog.text)
+        await stage.until(lambda: "a checkpoint cannot be written" in caplog.text)
         (tmp_path / "checkpoints").unlink()  # and there is room again
         stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
         await stage.until(lambda: len(sent(session, GlobalModel)) == 2)
         assert not stage.node.outcome.done()
         await stage.end()
         assert stage.kept(setup)[0].core.planned
+        assert caplog.text.count("a checkpoint cannot be written") == 1
+        assert caplog.text.count("everything is written again") == 1
 
     asyncio.run(story())
 
@@ -272,12 +274,13 @@ def test_a_checkpoint_that_cannot_even_begin_ends_the_run_and_not_in_a_wait(
     async def story() -> None:
         stage = Stage(tmp_path, setup, keeping=True)
         stage.node.observers.clear()
-        stage.trace.close()  # what cannot be marked
+        await stage.trace.close()  # what cannot be marked
         stage.connect()
         stage.node.receive(next(iter(stage.node.sessions.values())), JOIN)
         await stage.until(stage.node.outcome.done)
-        assert isinstance(stage.node.outcome.exception(), ValueError)
-        await stage.end()
+        assert isinstance(stage.node.outcome.exception(), RuntimeError)
+        await stage.node.shut_down()
+        stage.compute.close()
 
     asyncio.run(story())
 

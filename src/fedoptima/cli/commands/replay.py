@@ -48,6 +48,7 @@ def _said(outcome: Replay) -> str:
     if outcome.difference is not None:
         return f"different: {outcome.difference}"
     said = f"identical: {outcome.records} records of {len(outcome.nodes)} nodes"
+    said = "\n".join([said, *(f"with a gap: {gap}" for gap in outcome.gaps)])
     return said if outcome.weights is None else _with_weights(said, outcome.weights)
 
 

@@ -25,6 +25,7 @@ from fedoptima.runtime.device.device_node import DeviceNode, NetworkDeviceEngine
 from fedoptima.runtime.device.link import ConnectionLost, DeviceLink
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.device.telemetry import Telemetry
+from fedoptima.runtime.disk import Disk
 from fedoptima.runtime.operator_log import DeviceLog
 from fedoptima.runtime.security.tls import DeviceTLS
 from fedoptima.runtime.security.tls_diagnosis import diagnose
@@ -195,7 +196,8 @@ class Device:
                 raise Refused(f"{error}\n{others}: install the same version on both") from error
             raise
         uplink = self._pace.up or await link.measure_uplink()
-        kept = self._state.begin_incarnation(welcome.run, records=welcome.records)
+        disk = Disk(self._state.path, self._log)
+        kept = self._state.begin_incarnation(welcome.run, records=welcome.records, disk=disk)
         core = DeviceCore(
             samples=workplace.samples,
             flops_per_second=speed,
@@ -217,10 +219,14 @@ class Device:
             self._clock,
             run=welcome.run,
             state=self._state,
+            disk=disk,
             telemetry=Telemetry(welcome.records),
             log=self._log,
         )
         node.observers.append(DeviceLog(self._log).observe)
+        disk.say = node.note
+        if disk.trouble is not None:
+            node.note(disk.trouble)
         return node
 
     async def _prepare(self, recipe: str) -> tuple[Workplace, Compute, float]:

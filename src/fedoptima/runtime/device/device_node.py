@@ -15,8 +15,9 @@ from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.text import printable
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.compute import Compute
-from fedoptima.runtime.device.state import DeviceState, StateFile
+from fedoptima.runtime.device.state import WHAT, DeviceState, StateFile
 from fedoptima.runtime.device.telemetry import Telemetry
+from fedoptima.runtime.disk import Disk
 from fedoptima.runtime.node import Node
 
 
@@ -48,6 +49,7 @@ class DeviceNode(Node):
         *,
         run: str,
         state: StateFile,
+        disk: Disk,
         telemetry: Telemetry,
         log: logging.Logger,
     ) -> None:
@@ -57,6 +59,7 @@ class DeviceNode(Node):
         self.telemetry = telemetry
         self.last_session = 0
         self._state = state
+        self._disk = disk
         self._link: ServerLink | None = None
         self.observers.append(telemetry.observe)
 
@@ -100,4 +103,10 @@ class DeviceNode(Node):
         return effects
 
     def save(self) -> None:
-        self._state.save(DeviceState(self.run, self.machine.incarnation, self.machine.step))
+        state = DeviceState(self.run, self.machine.incarnation, self.machine.step)
+        try:
+            self._state.save(state)
+        except OSError as error:  # a disk that fails must not end the training
+            self._disk.failed(WHAT, error)
+        else:
+            self._disk.worked(WHAT)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+import secrets
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.runtime.disk import Disk
+
+WHAT = "what this device keeps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,10 @@ def state_folder() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "fedoptima"
 
 
+def _far() -> int:
+    return 1 + secrets.randbelow(1 << 30)
+
+
 class StateFile:
     """Rewritten as a whole, so that it is never half a state."""
 
@@ -35,7 +43,7 @@ class StateFile:
                 f"{path.parent}: cannot be created ({error.strerror}); choose another --state"
             ) from error
 
-    def begin_incarnation(self, run: str, *, records: int) -> DeviceState:
+    def begin_incarnation(self, run: str, *, records: int, disk: Disk) -> DeviceState:
         """The next incarnation in a run. ``records``: what the server has of earlier ones.
 
         Should the file be lost, their number is still above that of any earlier incarnation.
@@ -45,18 +53,19 @@ class StateFile:
             state = DeviceState(run, records, 0)
         else:
             state = DeviceState(run, known.incarnation + 1, known.step)
-        self.save(state)
-        return state
-
-    def save(self, state: DeviceState) -> None:
-        temporary = self.path.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps(asdict(state)))
-            os.replace(temporary, self.path)
+            kept = disk.attempt(WHAT, lambda: self.save(state))
         except OSError as error:
             raise ConfigError(
                 f"{self.path}: cannot be written ({error.strerror}); choose another --state"
             ) from error
+        # The next process would take the same number again: this one's has to be another.
+        return state if kept else replace(state, incarnation=state.incarnation + _far())
+
+    def save(self, state: DeviceState) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(state)))
+        os.replace(temporary, self.path)
 
     def _read(self) -> DeviceState | None:
         try:

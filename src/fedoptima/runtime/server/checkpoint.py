@@ -49,6 +49,7 @@ class Captured:
         payloads: Mapping[PayloadId, object],
         accounts: SavedAccounts,
     ) -> None:
+        self.core = state["core"]  # in its plain form
         self._state = state
         self._payloads = payloads
         self._accounts = accounts
@@ -60,11 +61,14 @@ class Captured:
         tensors = payload_tensors(self._payloads) | engine_tensors(SERVER, own)
         self._tensors = {name: tensor.detach().to("cpu") for name, tensor in tensors.items()}
 
-    def write(self, folder: Path, number: int, *, keep: int = KEPT) -> Path:
-        """Checkpoint ``number``; it and ``keep - 1`` before it are on disk when this returns."""
+    def write(self, folder: Path, number: int, mark: Mark, *, keep: int = KEPT) -> Path:
+        """Checkpoint ``number``; it and ``keep - 1`` before it are on disk when this returns.
+
+        ``mark``: where the trace was at that moment.
+        """
         if self._tensors is None:
             raise InvariantBroken("a checkpoint is written before the engine was asked")
-        state = {**self._state, "accounts": self._accounts()}
+        state = {**self._state, "trace": mark.plain(), "accounts": self._accounts()}
         return write_checkpoint(folder, number, state, self._tensors, keep=keep)
 
 
@@ -83,12 +87,9 @@ class ServerProcess:
 
 
 def capture(
-    core: ServerCore,
-    process: ServerProcess,
-    mark: Mark,
-    accounts: SavedAccounts = lambda: {},
+    core: ServerCore, process: ServerProcess, accounts: SavedAccounts = lambda: {}
 ) -> Captured:
-    """``mark``: where the trace is. ``accounts``: as they are now, of the records so far."""
+    """``accounts``: as they are now, of the records so far."""
     payloads: dict[PayloadId, object] = {}
     plain = freeze(core, payloads)
     needed = _needed(plain, payloads, process.now)
@@ -101,7 +102,6 @@ def capture(
         "run": process.run,
         "life": process.incarnation,
         "now": process.now,
-        "trace": [mark.nbytes, mark.records, mark.digest],
         "devices": dict(process.device_marks),
     }
     return Captured(state, needed, accounts)
@@ -158,7 +158,7 @@ def load_server_checkpoint(
             run=cast(str, state["run"]),
             incarnation=cast(int, state["life"]),
             now=cast(float, state["now"]),
-            mark=Mark(*cast(tuple[int, int, str], state["trace"])),
+            mark=Mark.from_plain(state["trace"]),
             accounts=cast(Mapping[str, object], state.get("accounts", {})),
             device_marks={
                 device: DeviceMark(*mark)

@@ -10,15 +10,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from fedoptima.core.server import ServerCore
 from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.runtime.compute import Compute
+from fedoptima.runtime.disk import Disk
 from fedoptima.runtime.server.checkpoint import Captured, SavedAccounts, ServerProcess, capture
-from fedoptima.trace.writer import TraceWriter
+from fedoptima.runtime.server.server_trace import ServerTrace
+from fedoptima.trace.writer import Mark
 
+_WHAT = "a checkpoint"
 _SELDOM = 60.0  # seconds at least between two lines in the log
 
 
@@ -26,7 +29,8 @@ class Checkpointer:
     def __init__(
         self,
         folder: Path,
-        trace: TraceWriter,
+        trace: ServerTrace,
+        disk: Disk,
         *,
         seconds: float,
         merges: int | None,
@@ -40,6 +44,7 @@ class Checkpointer:
         checkpoint that this server was resumed from."""
         self._folder = folder
         self._trace = trace
+        self._disk = disk
         self._seconds = seconds
         self._merges = merges
         self._kept = kept
@@ -50,7 +55,7 @@ class Checkpointer:
         self._last_version = version
         self._logged = float("-inf")  # when a checkpoint was logged last
         self._writing = 0
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -69,7 +74,8 @@ class Checkpointer:
         self, core: ServerCore, engine: SavedEngine, compute: Compute, process: ServerProcess
     ) -> None:
         self._last, self._last_version = time.monotonic(), core.version
-        captured = capture(core, process, self._trace.mark(), self._accounts())
+        captured = capture(core, process, self._accounts())
+        reached = self._trace.mark(process.running, captured.core)
         self._number += 1
         self._writing += 1
         self._idle.clear()
@@ -77,14 +83,14 @@ class Checkpointer:
 
         def write(_: None) -> None:
             loop = asyncio.get_running_loop()
-            task = loop.run_in_executor(self._disk, self._write, captured, number)
+            task = loop.run_in_executor(self._thread, self._write, captured, number, reached)
             task.add_done_callback(lambda future: self._written(future.exception()))
 
         compute.submit(lambda: captured.complete(engine), write, self._written)
 
-    def _write(self, captured: Captured, number: int) -> None:
+    def _write(self, captured: Captured, number: int, reached: Future[Mark]) -> None:
         began = time.monotonic()
-        captured.write(self._folder, number, keep=self._kept)
+        captured.write(self._folder, number, reached.result(), keep=self._kept)
         now = time.monotonic()
         if now - self._logged >= _SELDOM:
             self._logged = now
@@ -96,10 +102,14 @@ class Checkpointer:
         self._writing -= 1
         if not self._writing:
             self._idle.set()
-        if error is not None:  # a full disk must not end the training
+        if error is None:
+            self._disk.worked(_WHAT)
+        elif isinstance(error, OSError):  # a full disk must not end the training
+            self._disk.failed(_WHAT, error)
+        else:
             self._log.error("no checkpoint could be written: %s", error)
 
     async def close(self) -> None:
         """Returns when every checkpoint made so far is on disk."""
         await self._idle.wait()
-        self._disk.shutdown(wait=False)
+        self._thread.shutdown(wait=False)

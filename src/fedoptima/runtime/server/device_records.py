@@ -10,12 +10,14 @@ from typing import Final
 
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.types import NodeId
+from fedoptima.runtime.disk import Disk
 from fedoptima.runtime.server.allowance import Allowance
 from fedoptima.trace.device_trace import DeviceMark, DeviceTrace
 from fedoptima.trace.record import Record
 from fedoptima.trace.run_folder import device_trace
 
 _MB: Final = 1_000_000
+_WHAT: Final = "what devices record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,12 @@ class DeviceRecords:
         folder: Path,
         quota: RecordQuota,
         log: logging.Logger,
+        disk: Disk,
         marks: Mapping[NodeId, DeviceMark] | None = None,
     ) -> None:
         """``marks``: how far the files had come at the checkpoint that this server resumes."""
         self._folder = folder
+        self._disk = disk
         self._quota = quota
         self._log = log
         self._marks = dict(marks or {})
@@ -100,10 +104,12 @@ class DeviceRecords:
             self._leave_out(device, kept, len(fresh))
             return []
         try:
-            return kept.trace.append_restamped(fresh, device, ours)
+            records = kept.trace.append_restamped(fresh, device, ours)
         except OSError as error:  # the device keeps them, and sends them again
-            self._log.error("the records of %s cannot be kept: %s", device, error)
+            self._disk.failed(_WHAT, error)
             return []
+        self._disk.worked(_WHAT)
+        return records
 
     def _leave_out(self, device: NodeId, kept: _Kept, count: int) -> None:
         if not kept.left_out and count:
