@@ -182,6 +182,5 @@ def test_benchmarks_and_tools_import_what_is_there() -> None:
     """Nothing else would notice a name that has moved before somebody measures again."""
     files = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tools/**/*.py")]
     modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
-    known = [name for name in modules if not name.endswith("attention")]  # which needs triton
-    assert len(known) > 20
-    newly_loaded("; ".join(f"import {name}" for name in known))
+    assert len(modules) > 20
+    newly_loaded("; ".join(f"import {name}" for name in modules))

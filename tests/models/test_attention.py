@@ -48,6 +48,22 @@ def test_filled_up_heads_give_the_plain_results_forward_and_backward(
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=3e-5)
 
 
+@needs_cuda
+@pytest.mark.parametrize("length", [13, 150, 300])
+def test_the_kernel_for_pairs_gives_the_plain_results_forward_and_backward(length: int) -> None:
+    from fedoptima.models.pair_attention import pair_attention
+
+    packed, padding = texts([1, 6, 12, 13, 0, length], heads=6, dim=2, length=length, device="cuda")
+    padding[2, 3:7] = True  # words may follow padding
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = both_ways(plain, packed, padding)
+    found = both_ways(pair_attention, packed, padding)
+    for got, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    again = both_ways(pair_attention, packed, padding)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+
+
 @pytest.mark.parametrize("where", WHERE)
 def test_what_is_padded_does_not_matter(where: str) -> None:
     packed, padding = texts([4, 9], heads=3, dim=2, length=9, device=where)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from fedoptima.core.errors import ConfigError
 from tools.centralised.__main__ import CONFIGURATIONS, main
@@ -100,25 +98,3 @@ def test_rates_rise_then_fall_to_nothing() -> None:
     assert rates[10] == 2.0
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] < 0.001
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_attention_of_heads_of_dimension_two_is_attention() -> None:
-    from tools.centralised.attention import pair_attention
-
-    batch, length, heads = 4, 150, 6
-    projected = torch.randn(batch, length, 6 * heads, device="cuda", requires_grad=True)
-    padding = torch.arange(length, device="cuda") >= torch.tensor([[1], [64], [149], [150]]).cuda()
-    bias = padding[:, None, None, :].float() * torch.finfo(torch.float32).min
-    words = ~padding[:, None, :, None]
-
-    def both(attention: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k, v = projected.view(batch, length, 3, heads, 2).permute(2, 0, 3, 1, 4)
-        mixed = attention(q, k, v, attn_mask=bias) * words
-        (gradient,) = torch.autograd.grad(mixed.square().sum(), projected)
-        return mixed, gradient
-
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        expected = both(scaled_dot_product_attention)
-    for got, wanted in zip(both(pair_attention), expected, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)

@@ -21,7 +21,6 @@ from fedoptima.core.seeding import derive
 from fedoptima.data.augment import CropAndFlip
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.data.vocabulary import PADDING, UNKNOWN
-from fedoptima.models import attention
 from fedoptima.models.registry import build_model
 from tools.centralised.settings import Settings
 
@@ -209,17 +208,6 @@ def quick(device: torch.device) -> None:
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True  # its first guesses for small images are bad
     torch.backends.cudnn.benchmark_limit = 4
-    from tools.centralised.attention import pair_attention
-
-    usual = attention.fused
-
-    def chosen(packed: Tensor, bias: Tensor) -> Tensor:
-        if packed.shape[-1] != 2:
-            return usual(packed, bias)
-        queries, keys, values = packed.permute(2, 0, 3, 1, 4)
-        return pair_attention(queries, keys, values, attn_mask=bias)
-
-    attention.fused = chosen
 
 
 def _lengths(texts: Tensor) -> Tensor:

@@ -5,11 +5,14 @@ once ended in an illegal address, and torch's plain kernels write the whole matr
 are therefore filled up with zeros, which add nothing to a product, and the scale of the true
 dimension is given. The result equals that of the plain kernels up to rounding. On a CPU the fused
 kernel takes any dimension, zeros made it no faster (measured for dimension 2), and there are none.
+Heads of dimension 2 in float32 have a kernel of their own where Triton is installed.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -27,8 +30,20 @@ def attention(packed: Tensor, mask: Tensor) -> Tensor:
     # A finite number, not -inf: a row of padding only must not become NaN. Not the lowest one
     # either: kernels multiply it by log2(e).
     bias = mask[:, None, None, :].to(packed.dtype) * (torch.finfo(packed.dtype).min / 2)
-    mixed = fused(packed, bias) if packed.is_cuda else plain(packed, bias)
+    if not packed.is_cuda:
+        mixed = plain(packed, bias)
+    elif dim == 2 and packed.dtype == torch.float32 and _has_triton():
+        from fedoptima.models.pair_attention import pair_attention
+
+        mixed = pair_attention(packed, bias)
+    else:
+        mixed = fused(packed, bias)
     return mixed.transpose(1, 2).reshape(batch, length, heads * dim)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def plain(packed: Tensor, bias: Tensor) -> Tensor:
