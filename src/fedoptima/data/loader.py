@@ -110,6 +110,12 @@ class Loader:
         inputs = map_tensors(self._split.inputs, lambda tensor: tensor.index_select(0, rows))
         return self._changed(inputs, drawn), self._split.labels.index_select(0, rows)
 
+    def labels(self, rows: Tensor) -> Tensor:
+        """The labels of any number of rows, in their form."""
+        assert isinstance(self._split, Split)
+        labels = self._split.labels.index_select(0, rows.flatten())
+        return labels.view(*rows.shape, *labels.shape[1:])
+
     def _ordered(self, step: int) -> Callable[[], Batch]:
         number, place = divmod(step, self.per_epoch)
         rows, drawn = self.epoch(number).at(place)

@@ -22,6 +22,7 @@ from fedoptima.core.messages import (
 )
 from fedoptima.core.types import Payload
 from fedoptima.engine.payloads import Tensors, unpack
+from fedoptima.engine.streams import OnStream, current_stream
 
 
 class Staged(Tensors):
@@ -38,7 +39,7 @@ class Staged(Tensors):
 
     def settle(self, compute: torch.device) -> None:
         """Make the calling thread's further computations wait for the copy."""
-        stream = torch.cuda.current_stream(compute)
+        stream = current_stream(compute)
         stream.wait_event(self._copied)
         for tensor in self.values():
             # Their memory belongs to the copying stream, which must not reuse it too early.
@@ -50,7 +51,7 @@ def stage(tensors: Tensors, compute: torch.device) -> Tensors:
     if compute.type != "cuda":
         return tensors
     stream = _copy_stream(compute)
-    with torch.cuda.stream(stream):
+    with OnStream(stream):
         copies = {name: t.to(compute, non_blocking=True) for name, t in tensors.items()}
     return Staged(copies, stream.record_event())
 
@@ -81,7 +82,7 @@ def arrived(payload: Payload, compute: torch.device) -> Tensors:
 def all_arrive(compute: torch.device) -> None:
     """Make the calling thread's next work wait for every copy that has begun."""
     if compute.type == "cuda":
-        torch.cuda.current_stream(compute).wait_stream(_copy_stream(compute))
+        current_stream(compute).wait_stream(_copy_stream(compute))
 
 
 @cache

@@ -7,6 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from fedoptima.engine.streams import current_stream
+
 
 class HostCopy:
     """On a GPU they are copied behind the work queued so far, and reading waits for that only."""
@@ -16,7 +18,7 @@ class HostCopy:
         self._copied: torch.cuda.Event | None = None
         if numbers.is_cuda:
             host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-            stream = torch.cuda.current_stream(numbers.device)
+            stream = current_stream(numbers.device)
             self._numbers = host.copy_(numbers, non_blocking=True)
             self._copied = stream.record_event()
         self._read: list[list[float]] | None = None

@@ -28,7 +28,7 @@ from fedoptima.engine.payloads import (
     propagate,
 )
 from fedoptima.engine.workload import Workload
-from fedoptima.models.activation import map_tensors
+from fedoptima.models.activation import Inputs, map_tensors
 
 
 @dataclass
@@ -76,8 +76,11 @@ class GraphedDevice(DeviceEngine):
         self._at_first = AT_FIRST
         self._seq = -1  # whose batch is in `_inputs`
         self._epoch = -1
+        # In the epoch: of the step that is replayed next. A replay itself moves on to the next.
         self._place = torch.zeros(1, dtype=torch.int64, device=self._workload.compute)
+        self._stands_at = 0
         self._rows: Tensor | None = None
+        self._labels: Tensor | None = None
         self._drawn: Tensor | None = None
         self._inputs: Recording[Batch] | None = None
         self._forwards: dict[tuple[int, int], _Forward] = {}
@@ -123,29 +126,42 @@ class GraphedDevice(DeviceEngine):
         except RuntimeError as error:
             self._give_up(error)
             return super()._forward(seq, part, parts, result)
-        _, labels, sent = forward.recording.replay(self._seed("step", seq, part))
+        _, labels, sent = forward.recording.replay(lambda: self._seed("step", seq, part))
         self._waiting[seq, part] = (parts, forward, labels)
-        tensors = {name: tensor.clone() for name, tensor in {**sent, LABELS: labels}.items()}
-        if parts > 1:
+        tensors = {name: tensor.clone() for name, tensor in sent.items()}
+        if parts == 1:
+            assert self._labels is not None
+            tensors[LABELS] = self._labels[seq % self._loader.per_epoch]
+        else:
+            tensors[LABELS] = labels.clone()
             share = len(labels) / self._loader.batch_size
             tensors[SHARE] = torch.full((), share, device=self._workload.compute)
         return Outcome(pack(result, tensors))
 
     def _recorded_forward(self, seq: int, part: int, parts: int) -> _Forward:
-        inputs, labels = self._batch_of(seq)
         forward = self._forwards.get((part, parts))
+        if parts == 1:
+            self._point_at(seq)
+
+            def whole() -> tuple[object, Tensor, Tensors]:
+                return self._passed(*self._select())
+
+            if forward is None:
+                forward = self._forwards[part, parts] = _Forward(self._recorder.record(whole))
+            return forward
+        inputs, labels = self._batch_of(seq)
         if forward is None:
 
             def work() -> tuple[object, Tensor, Tensors]:
-                own, its_labels = inputs, labels
-                if parts > 1:
-                    own = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
-                    its_labels = labels.tensor_split(parts)[part]
-                output = self._learning().call(own)
-                return output, its_labels, self._cut.encode(name_activation(output))
+                own = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
+                return self._passed(own, labels.tensor_split(parts)[part])
 
             forward = self._forwards[part, parts] = _Forward(self._recorder.record(work))
         return forward
+
+    def _passed(self, inputs: Inputs, labels: Tensor) -> tuple[object, Tensor, Tensors]:
+        output = self._learning().call(inputs)
+        return output, labels, self._cut.encode(name_activation(output))
 
     def _auxiliary_step(self, seq: int, result: PayloadId) -> Outcome:
         _, forward, labels = self._waiting[seq, 0]
@@ -162,17 +178,18 @@ class GraphedDevice(DeviceEngine):
         else:
             self._learning().stepped()
         del self._waiting[seq, 0]
-        forward.back.replay(self._seed("auxiliary", seq))
+        forward.back.replay(lambda: self._seed("auxiliary", seq))
         return Outcome(Payload(result, 0), samples=len(labels))
 
     def _full_step(self, seq: int, result: PayloadId) -> Outcome:
         if not self._replays(last=True):
             return super()._full_step(seq, result)
         try:
-            inputs, labels = self._batch_of(seq)
+            self._point_at(seq)
             if self._full is None:
 
                 def work() -> Tensor:
+                    inputs, labels = self._select()
                     self._learn(self._learning().call(inputs), labels, result)
                     return labels
 
@@ -182,7 +199,7 @@ class GraphedDevice(DeviceEngine):
         except RuntimeError as error:
             self._give_up(error)
             return super()._full_step(seq, result)
-        self._full.replay(self._seed("step", seq, 0))
+        labels = self._full.replay(lambda: self._seed("step", seq, 0))
         return Outcome(Payload(result, 0), samples=len(labels))
 
     def _backward(
@@ -206,7 +223,7 @@ class GraphedDevice(DeviceEngine):
             for name, tensor in forward.gradient.items():
                 tensor.copy_(gradient[name])
         del self._waiting[seq, part]
-        forward.back.replay(0)
+        forward.back.replay()
         return Outcome(Payload(result, 0), samples=len(labels))
 
     def _seed(self, *what: str | int) -> int:
@@ -229,6 +246,14 @@ class GraphedDevice(DeviceEngine):
     def _batch_of(self, seq: int) -> Batch:
         if seq == self._seq and self._inputs is not None:
             return self._inputs.made
+        self._point_at(seq)
+        if self._inputs is None:
+            self._inputs = self._recorder.record(self._select)
+        self._seq = seq
+        return self._inputs.replay()
+
+    def _point_at(self, seq: int) -> None:
+        """The next `_select` takes the batch of this step."""
         number, place = divmod(seq, self._loader.per_epoch)
         if number != self._epoch:
             epoch = self._loader.epoch(number)
@@ -239,15 +264,16 @@ class GraphedDevice(DeviceEngine):
                 self._rows.copy_(epoch.rows)
                 if self._drawn is not None and epoch.drawn is not None:
                     self._drawn.copy_(epoch.drawn)
+            # Sent along with activations, and therefore never changed.
+            self._labels = self._loader.labels(epoch.rows)
             self._epoch = number
-        self._place.fill_(place)
-        if self._inputs is None:
-            self._inputs = self._recorder.record(self._select)
-        self._seq = seq
-        return self._inputs.replay(0)
+        if place != self._stands_at:
+            self._place.fill_(place)
+        self._stands_at = place + 1
 
     def _select(self) -> Batch:
         assert self._rows is not None
         rows = self._rows.index_select(0, self._place)[0]
         drawn = None if self._drawn is None else self._drawn.index_select(0, self._place)[0]
+        self._place.add_(1)
         return self._loader.compute(rows, drawn)

@@ -17,6 +17,7 @@ from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.server import ServerEngine
+from fedoptima.engine.streams import current_stream
 from fedoptima.engine.workload import Workload
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class RecordedServer(ServerEngine):
         else:
             learner.stepped()
         torch._foreach_copy_(list(step.inputs.values()), [tensors[n] for n in step.inputs])
-        gradients, fault = step.recording.replay(self._seed_of(job))
+        gradients, fault = step.recording.replay(lambda: self._seed_of(job))
         self._note(job.origin, fault)
         return {name: tensor.clone() for name, tensor in gradients.items()}
 
@@ -132,7 +133,7 @@ class RecordedServer(ServerEngine):
     def _aside(self, work: Callable[[], T]) -> T:
         """On the stream that records, which libraries prepare themselves for, in order with all
         other work of this thread."""
-        stream, usual = self._recorder.stream, torch.cuda.current_stream(self._workload.compute)
+        stream, usual = self._recorder.stream, current_stream(self._workload.compute)
         stream.wait_stream(usual)
         with self._recorder.context():
             made = work()

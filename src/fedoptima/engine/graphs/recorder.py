@@ -12,7 +12,9 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from fedoptima.core.machine import Outcome
+from fedoptima.core.types import Payload
 from fedoptima.engine.gpu_upload import Staged
+from fedoptima.engine.streams import OnStream
 
 _log = logging.getLogger(__name__)
 
@@ -20,15 +22,21 @@ T = TypeVar("T")
 AT_FIRST = 2  # steps of each kind that are not recorded
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recording(Generic[T]):
     graph: torch.cuda.CUDAGraph
     generator: torch.Generator
     made: T  # what the work returned: tensors that every replay fills again
+    _draws: bool = True  # random numbers; known after the first replay
 
-    def replay(self, seed: int) -> T:
-        self.generator.manual_seed(seed)
+    def replay(self, seed: Callable[[], int] | None = None) -> T:
+        """``seed``: for what it draws; work without one draws nothing."""
+        if seed is None or not self._draws:
+            self.graph.replay()
+            return self.made
+        self.generator.manual_seed(seed())
         self.graph.replay()
+        self._draws = self.generator.get_offset() > 0
         return self.made
 
 
@@ -43,7 +51,7 @@ class Recorder:
         self._generator = torch.Generator(compute)
 
     def context(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self.stream)
+        return OnStream(self.stream)
 
     def record(self, work: Callable[[], T], pool: Any = None) -> Recording[T]:
         """Call within `context`. ``pool``: memory that is shared with another recording, which is
@@ -79,7 +87,7 @@ class Recorder:
         if not payload.value:
             return outcome
         value = Staged(payload.value, self.stream.record_event())  # type: ignore[arg-type]
-        return replace(outcome, result=replace(payload, value=value))
+        return replace(outcome, result=Payload(payload.id, payload.nbytes, value))
 
 
 def say_why_not(node: str, error: Exception | str) -> None:

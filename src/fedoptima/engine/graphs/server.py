@@ -114,11 +114,10 @@ class GraphedServer(ServerEngine):
                 learner.drop_gradients()
                 return super()._train(learner, tensors, job, place)
         else:
-            for name, tensor in step.tensors.items():
-                tensor.copy_(tensors[name])
-            step.place.copy_(place)
+            given = [*(tensors[name] for name in step.tensors), place]
+            torch._foreach_copy_([*step.tensors.values(), step.place], given)
             learner.stepped()
-        gradients = step.recording.replay(self._seed_of(job))
+        gradients = step.recording.replay(lambda: self._seed_of(job))
         return {name: tensor.clone() for name, tensor in gradients.items()}
 
     def _mixes(self, job: ServerStep) -> bool:
