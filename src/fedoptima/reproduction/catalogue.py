@@ -61,6 +61,7 @@ class Figure(Strict):
     vary: Varied = Field(default={})
     protocol: Protocol = "epochs"
     seeds: int | None = None  # at most
+    times: str = ""  # of PiPar: the dry figure that has them, see `reproduction.retiming`
     quick: QuickChanges = QuickChanges()
 
 
@@ -84,6 +85,8 @@ class _Tables(Strict):
             for workload in figure.workloads:
                 if workload not in self.workloads:
                     raise ValueError(f"figures.{name}: there is no workload {workload!r}")
+            if figure.times and figure.times not in self.figures:
+                raise ValueError(f"figures.{name}: there is no figure {figure.times!r}")
         if self.quick.workload not in self.workloads:
             raise ValueError(f"quick: there is no workload {self.quick.workload!r}")
         return self

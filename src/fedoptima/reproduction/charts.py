@@ -14,7 +14,7 @@ from fedoptima.reporting.palette import METHODS, Look
 from fedoptima.reproduction.catalogue import Catalogue, Figure, Panel
 from fedoptima.reproduction.measures import MEASURES, Measure
 from fedoptima.reproduction.planned import Planned
-from fedoptima.reproduction.records import Record, Records
+from fedoptima.reproduction.records import Record, Recorded
 
 _GRID = 80  # points of a mean curve
 _DEFAULT = next(iter(METHODS.values()))
@@ -58,7 +58,7 @@ class Chart:
 
 
 def charts_of(
-    catalogue: Catalogue, figure: Figure, planned: Sequence[Planned], records: Records
+    catalogue: Catalogue, figure: Figure, planned: Sequence[Planned], records: Recorded
 ) -> list[Chart]:
     """One for each workload and panel; none where nothing is recorded."""
     found = [(run, record) for run in planned if (record := records.get(run.id)) is not None]

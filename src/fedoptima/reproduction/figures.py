@@ -14,6 +14,7 @@ from fedoptima.reproduction.catalogue import Catalogue, Figure
 from fedoptima.reproduction.charts import Chart, charts_of
 from fedoptima.reproduction.planned import Planned
 from fedoptima.reproduction.records import Records
+from fedoptima.reproduction.retiming import Retimed
 from fedoptima.reproduction.svg import draw
 from fedoptima.trace.run_folder import write_whole
 from fedoptima.version import __version__
@@ -31,8 +32,9 @@ def all_charts(
     records: Records,
 ) -> Charts:
     """Of those figures of which something is recorded."""
+    shown = Retimed(catalogue, queue, records)
     found = {
-        name: charts_of(catalogue, figure, queue[name], records) for name, figure in figures.items()
+        name: charts_of(catalogue, figure, queue[name], shown) for name, figure in figures.items()
     }
     return {name: charts for name, charts in found.items() if charts}
 

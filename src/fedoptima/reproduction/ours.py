@@ -11,7 +11,7 @@ from fedoptima.comparison.rows import TARGET_SHARE
 from fedoptima.paper_numbers import OTHERS, Measure, PaperNumber, number
 from fedoptima.reproduction.measures import MEASURES
 from fedoptima.reproduction.planned import Planned
-from fedoptima.reproduction.records import Record, Records
+from fedoptima.reproduction.records import Record, Recorded
 
 FEDOPTIMA = "fedoptima"
 BASELINES = ("fl", "splitfed", "pipar", "fedasync", "fedbuff", "oafl")  # those of the paper
@@ -28,7 +28,7 @@ class Results:
     """Recorded runs by figure, workload and case."""
 
     queue: Mapping[str, Sequence[Planned]]
-    records: Records
+    records: Recorded
     fleet: str = ""  # what workloads on another fleet end with
 
     def of(self, figure: str, workload: str) -> dict[Case, dict[int, Record]]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedoptima.comparison.cases import Case
 from fedoptima.comparison.rows import Figures, Moment, Run, read_run
@@ -144,6 +144,10 @@ def thinned(curve: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 def _short(number: Any) -> Any:
     return float(f"{number:.6g}") if isinstance(number, float) else number
+
+
+class Recorded(Protocol):
+    def get(self, run: str) -> Record | None: ...
 
 
 class Records:
