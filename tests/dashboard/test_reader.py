@@ -223,6 +223,8 @@ def test_a_run_has_a_state_in_words(tmp_path: Path) -> None:
     before = trace.stat().st_mtime - 3 * SILENT
     os.utime(trace, (before, before))
     assert now() == ("silent", "nothing new for 60 s")
+    (run.path / "stopped.txt").write_text("stopped at 12.5 s of the run\n")
+    assert now() == ("stopped", "stopped at 12.5 s of the run")
     run.end()
     assert now() == ("finished", "done")
 

@@ -25,6 +25,9 @@ def dataset():
 def nothing():
     return None
 
+def fails():
+    return int("no number")
+
 number = 7
 """
 
@@ -110,6 +113,7 @@ def test_a_function_of_the_users_may_return_pairs_or_a_dataset(own_module: str):
         (":f", {}, "cannot be imported"),
         ("own_data:number", {}, "is a int, not a function"),
         ("own_data:nothing", {}, "returned NoneType"),
+        ("own_data:fails", {}, r"ValueError: .*'no number' \(.*own_data.py, line 16: return int"),
         ("own_data:pairs", {"rows": 1}, "does not take these options: .*'rows'"),
     ],
 )

@@ -32,7 +32,10 @@ def test_an_interrupted_run_is_kept_and_goes_on_as_if_it_had_not_been(
         run(out=tmp_path / "run", checkpoint_every=1e9, interrupted=after(events))
     kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert len(kept) == 1
+    stopped = tmp_path / "run" / "stopped.txt"  # who looks at it sees that nobody killed it
+    assert "stopped at" in stopped.read_text()
     result = resume(tmp_path / "run", model=network(), train=data(), test=data(48, seed=1))
+    assert not stopped.exists()
     assert result.trace_digest == unbroken.trace_digest
     assert result.weights_digest == unbroken.weights_digest
 

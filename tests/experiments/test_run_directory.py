@@ -85,3 +85,11 @@ def test_a_run_that_was_killed_before_it_was_described_has_not_begun(tmp_path: P
     (tmp_path / "mine.txt").touch()
     with pytest.raises(ConfigError, match="exists already"):
         RunDirectory.check_free(tmp_path)
+
+
+def test_no_two_processes_that_serve_a_run_have_the_same_number(tmp_path: Path) -> None:
+    """Whatever their checkpoints have forgotten: it is on disk before it is used."""
+    directory = RunDirectory(tmp_path)
+    assert [directory.begin_process(least) for least in (0, 1, 1, 7, 2)] == [0, 1, 2, 7, 8]
+    (tmp_path / "starts").write_text("no number")
+    assert directory.begin_process(3) == 3

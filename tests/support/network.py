@@ -46,6 +46,7 @@ QUICK = Timeouts(
     ping_answer=0.5,
     retry_first=0.05,
     retry_longest=0.2,
+    retry_longest_after_loss=0.2,
     telemetry_every=0.1,
     farewell=5.0,
 )

@@ -82,10 +82,14 @@ class Stage:
         restored: Restored | None = None,
         engine: ServerEngine | None = None,
         record_quota: RecordQuota | None = None,
+        process: int | None = None,
     ) -> None:
+        """``process``: how many have served the run before."""
+        if process is None:
+            process = restored.incarnation + 1 if restored else 0
         self.folder = folder
         self.engine = engine or ServerEngine(setup.workload)
-        path = folder / f"{restored.incarnation + 1 if restored else 0}.gz"
+        path = folder / f"{process}.gz"
         clock = RunClock(restored.now if restored else 0.0)
         self.disk = Disk(folder, LOG)
         self.trace = ServerTrace(TraceWriter(path, {}), self.disk, clock)
@@ -100,7 +104,7 @@ class Stage:
             self.compute,
             clock,
             run="this one",
-            incarnation=restored.incarnation + 1 if restored else 0,
+            incarnation=process,
             checkpointer=self.checkpointer,
             records=DeviceRecords(
                 folder / "devices", record_quota or RecordQuota(), LOG, self.disk

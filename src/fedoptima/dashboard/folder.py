@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.text import cut
 from fedoptima.trace.description import RunDescription, read_config
 from fedoptima.trace.plain_files import read_plain
 from fedoptima.trace.run_folder import RunFiles
@@ -55,6 +56,13 @@ class RunFolder:
     def silent(self) -> float:
         """Seconds since then."""
         return max(0.0, time.time() - changed) if (changed := self.changed()) else 0.0
+
+    def stopped(self) -> str:
+        """When its user stopped it; empty: nobody did."""
+        try:
+            return cut(read_plain(self.files.stopped).strip())
+        except (OSError, ValueError):
+            return ""
 
     def description(self) -> RunDescription | None:
         """None: not written yet, or damaged."""

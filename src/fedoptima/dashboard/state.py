@@ -97,6 +97,8 @@ def condition(run: RunFolder, kept: JsonObject) -> tuple[str, str]:
     """As its files say: how it is, and a word about it."""
     if kept:
         return "finished", cut(str(kept.get("reason", "")))
+    if stopped := run.stopped():
+        return "stopped", stopped
     silent = run.silent()
     if silent > SILENT:
         return "silent", f"nothing new for {roughly(silent)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, FedOptimaError, describe
 from fedoptima.data import augment, image_folder, table
 from fedoptima.data.cifar import CIFAR_10_BATCHES_PY
 from fedoptima.data.custom import as_dataset
@@ -202,7 +204,14 @@ def _made_by(function: Code, path: str, options: Mapping[str, object], use: Use)
         inspect.signature(function).bind(**options)
     except TypeError as error:
         raise ConfigError(f"data.name = {path!r}: does not take these options: {error}") from error
-    result = function(**options)
+    try:
+        result = function(**options)
+    except FedOptimaError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"data.name = {path!r}: failed with {describe(error)}{_line_of(error, function)}"
+        ) from error
     if isinstance(result, tuple | list) and len(result) == 2 and not _is_labels(result[1]):
         train, test = result
     else:
@@ -215,6 +224,14 @@ def _made_by(function: Code, path: str, options: Mapping[str, object], use: Use)
         f"data.name = {path!r}: returned {type(result).__name__}, without test data; return "
         "(train, test), or a Dataset (only a device may have training data alone)"
     )
+
+
+def _line_of(error: Exception, function: Code) -> str:
+    """Of the user's own code: it says more than all our calls before it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    home = getattr(sys.modules.get(function.__module__), "__file__", None)
+    found = [frame for frame in frames if frame.filename == home] or frames
+    return f" ({found[-1].filename}, line {found[-1].lineno}: {found[-1].line})"
 
 
 def _is_labels(value: object) -> bool:

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,6 +132,7 @@ class RunDirectory(RunFiles):
             self.control.unlink(missing_ok=True)  # meant for a process that is gone
             self.failure.unlink(missing_ok=True)
             self.disk_failing.unlink(missing_ok=True)
+            self.stopped.unlink(missing_ok=True)
             try:
                 yield
             finally:
@@ -157,11 +158,31 @@ class RunDirectory(RunFiles):
 
     def discard(self) -> None:
         """Remove the files of a run that could not start; anything else stays."""
-        for file in (self.config, self.trace, self.metrics, self.failure, self.control):
+        for file in (
+            self.config,
+            self.trace,
+            self.metrics,
+            self.failure,
+            self.control,
+            self.starts,
+        ):
             file.unlink(missing_ok=True)
         for folder in (self.devices, self.logs, self.path):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+    def begin_process(self, least: int) -> int:
+        """The number of a process that serves the run: higher than any before, and at least
+        ``least``. It is on disk before it is used, so none is given twice, whatever is killed."""
+        with suppress(OSError, ValueError):  # an older run has none, and a file may be damaged
+            least = max(least, int(read_plain(self.starts)))
+        write_whole(self.starts, str(least + 1), sync=True)
+        return least
+
+    def write_stopped(self, when: str) -> None:
+        """For who looks at the run: it has not fallen silent."""
+        with suppress(OSError):
+            write_whole(self.stopped, f"{when}\n")
 
     def write_failure(self, reason: str) -> None:
         write_whole(self.failure, f"{reason}\n")

@@ -184,7 +184,7 @@ class _ServerRun:
             self._compute,
             self._clock,
             run=restored.run if restored else secrets.token_hex(8),
-            incarnation=restored.incarnation + 1 if restored else 0,
+            incarnation=self._number_of_process(restored),
             checkpointer=checkpointer,
             records=self._records,
             log=LOG,
@@ -199,6 +199,16 @@ class _ServerRun:
     def _tell_of_disk(self, event: DiskFailing | DiskWorks) -> None:
         self._sign.show(event)
         self._node.note(event)
+
+    def _number_of_process(self, restored: Restored | None) -> int:
+        if restored is None:
+            self._directory.starts.unlink(missing_ok=True)
+        least = restored.incarnation + 1 if restored else 0
+        try:
+            return self._directory.begin_process(least)
+        except OSError as error:  # a full disk must not keep a run from going on
+            LOG.warning("the number of this start cannot be kept (%s)", error.strerror)
+            return least
 
     def _record(self, record: Record) -> None:
         self._trace.write(record)
@@ -303,7 +313,9 @@ class _ServerRun:
         """``mark``: the end of the trace."""
         directory = self._directory
         if halt.reason == INTERRUPTED:
-            raise Interrupted(f"stopped at {self._clock():.1f} s of the run")
+            when = f"stopped at {self._clock():.1f} s of the run"
+            directory.write_stopped(when)
+            raise Interrupted(when)
         if halt.failed:
             failure = self._node.failure
             reason = f"{halt.reason} (the trace is in {directory.trace})"

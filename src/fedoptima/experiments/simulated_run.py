@@ -175,7 +175,10 @@ class _Run:
                 if not gc.isenabled():
                     gc.collect(0)
                 if stop:
-                    raise Interrupted(f"stopped at {simulation.now:.1f} s of the run")
+                    when = f"stopped at {simulation.now:.1f} s of the run"
+                    if self._directory is not None:
+                        self._directory.write_stopped(when)
+                    raise Interrupted(when)
             if self._directory is not None:
                 shutil.rmtree(self._directory.last_state, ignore_errors=True)
                 if not (self._dry or simulation.outcome.failed):

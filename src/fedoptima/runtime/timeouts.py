@@ -29,6 +29,7 @@ class Timeouts:
     # A device that has lost its server waits before it tries again: doubling, with jitter.
     retry_first: float = 0.5
     retry_longest: float = 30.0
+    retry_longest_after_loss: float = 4.0  # of a device that was connected: its server comes back
     # A device that stays after a run looks for the next one: the last server may still be ending.
     between_runs: float = 2.0
     # How often a device hands its trace records over.

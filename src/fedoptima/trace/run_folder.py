@@ -9,6 +9,8 @@ checkpoints/          to resume from after a kill; removed when the run is over
 last_state/           of a run that is over: where it goes on if it is extended
 failure.txt           why the run failed
 disk_failing          there, and touched, while the server cannot write: readers see no more
+stopped.txt           when the run was stopped by its user; it can be resumed
+starts                over the network: how many processes have served the run
 control               what the operator wants of the run, from another terminal
 devices/              over the network: what each device recorded
 logs/                 over the network: the logs of server and devices
@@ -17,6 +19,7 @@ states/               devices that run on this machine: what they keep across pr
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fedoptima.trace.plain_files import open_plain, refuse_link
@@ -36,6 +39,8 @@ class RunFiles:
         self.last_state = path / "last_state"
         self.failure = path / "failure.txt"
         self.disk_failing = path / "disk_failing"
+        self.stopped = path / "stopped.txt"
+        self.starts = path / "starts"
         self.control = path / "control"
         self.devices = path / "devices"
         self.logs = path / "logs"
@@ -70,9 +75,21 @@ def device_of(trace: Path) -> str:
     return trace.name.removesuffix(_TRACE)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Written atomically: after a kill the file is whole or not there."""
+def write_whole(path: Path, text: str, *, sync: bool = False) -> None:
+    """Written atomically: after a kill the file is whole or not there.
+
+    ``sync``: it is on the disk when this returns, also if the power fails then.
+    """
     temporary = path.with_suffix(".tmp")
     with open_plain(temporary, "w", encoding="utf-8") as file:
         file.write(text)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.rename(path)
+    if sync:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

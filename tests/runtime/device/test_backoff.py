@@ -10,7 +10,7 @@ class World:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.backoff = Backoff(0.5, 30.0, clock=lambda: self.now, jitter=lambda _, most: most)
+        self.backoff = Backoff(0.5, 30.0, 4.0, clock=lambda: self.now, jitter=lambda _, most: most)
 
     def waits(self, times: int) -> list[float]:
         return [self._wait() for _ in range(times)]
@@ -35,7 +35,7 @@ def test_no_wait_is_longer_after_a_year() -> None:
 
 
 def test_two_devices_do_not_wait_equally_long() -> None:
-    waits = {Backoff(0.5, 30.0).wait() for _ in range(20)}
+    waits = {Backoff(0.5, 30.0, 4.0).wait() for _ in range(20)}
     assert len(waits) > 1
     assert all(0.25 <= wait <= 0.5 for wait in waits)
 
@@ -45,6 +45,16 @@ def test_a_good_connection_makes_the_next_wait_short() -> None:
     world.waits(4)
     world.connection(lasts=5.0)
     assert world.waits(2) == [0.5, 1.0]
+
+
+def test_a_device_that_was_connected_looks_for_its_server_every_few_seconds() -> None:
+    """It took up to half a minute to come back after the server had been restarted."""
+    world = World()
+    world.waits(9)
+    world.connection(lasts=60.0)
+    assert world.waits(50)[-1] == 4.0
+    world.connection(lasts=0.1)  # is sent away
+    assert max(world.waits(9)) == 30.0
 
 
 def test_a_connection_that_ends_at_once_does_not() -> None:

@@ -264,6 +264,23 @@ def test_a_device_that_has_waited_long_enough_gives_up(tmp_path: Path) -> None:
             device.answer()
 
 
+def test_a_device_gives_up_when_it_has_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last wait is cut: it went on for up to half a minute longer."""
+    seldom = replace(QUICK, retry_first=0.4, retry_longest=30.0)
+    with scene(tmp_path, "fl") as run:
+        run.proxy.block()
+        device = start_device(
+            "slow", run.proxy.address, tmp_path, give_up_after=0.6, timeouts=seldom
+        )
+        with pytest.raises(Unreachable):
+            device.answer()
+    waits = [float(found) for found in re.findall(r"again in ([0-9.]+) s", caplog.text)]
+    assert waits
+    assert sum(waits) < 0.6 + 0.05 * len(waits)  # the log rounds
+
+
 # ---- who comes twice -------------------------------------------------------------------------
 
 

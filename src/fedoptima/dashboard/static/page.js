@@ -107,7 +107,7 @@ function about(run) {
   say(byId("about"), [run.method, run.model, run.data, `seed ${run.seed}`, clock].filter(Boolean).join(" · "));
 }
 
-const LOOKS = { running: "good", starting: "good", finished: "good", failed: "bad", unreadable: "bad", silent: "soft" };
+const LOOKS = { running: "good", starting: "good", finished: "good", failed: "bad", unreadable: "bad", silent: "soft", stopped: "soft" };
 
 function tell({ state, text, reading, share, records }) {
   const badge = byId("state"), progress = byId("progress");

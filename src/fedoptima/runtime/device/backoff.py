@@ -1,8 +1,9 @@
 """How long a device waits before it tries its server again: doubling, with jitter.
 
-A connection that has lasted longer than the wait before it was a good one, and the next wait is
-short again. One that ends at once was none: a server may send a device away each time, soon after
-its welcome. Jitter, because devices that have lost their server together would all come at once.
+A connection that has lasted longer than the wait before it was a good one: the next wait is short
+again, and none is long, because its server will be back. One that ends at once was none: a server
+may send a device away each time, soon after its welcome. Jitter, because devices that have lost
+their server together would all come at once.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ class Backoff:
         self,
         first: float,
         longest: float,
+        longest_after_loss: float,
         *,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._first = first
-        self._longest = longest
+        self._longest = self._longest_elsewhere = longest
+        self._longest_after_loss = longest_after_loss
         self._clock = clock
         self._jitter = jitter
         self._failures = 0
@@ -45,7 +48,9 @@ class Backoff:
         if self._connected is None:
             return
         self._seen = self._clock()
-        if self._seen - self._connected > self._waited:
+        good = self._seen - self._connected > self._waited
+        self._longest = self._longest_after_loss if good else self._longest_elsewhere
+        if good:
             self._failures = 0
         self._connected = None
 

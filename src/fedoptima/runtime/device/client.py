@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ _FINAL = (
 )
 _MOST_DETAILS = 1_000  # characters of what the server says when it ends a stream
 _OVER = grpc.StatusCode.NOT_FOUND
+_LAST_ATTEMPT = 0.5  # seconds at least
 
 
 class Refused(FedOptimaError):
@@ -107,7 +109,9 @@ class Device:
         self._process = secrets.token_hex(8)
         self._node: DeviceNode | None = None
         self._compute: Compute | None = None
-        self._backoff = Backoff(timeouts.retry_first, timeouts.retry_longest)
+        self._backoff = Backoff(
+            timeouts.retry_first, timeouts.retry_longest, timeouts.retry_longest_after_loss
+        )
 
     async def run(self) -> Halt:
         """Until the server says that it is over, or this device cannot go on."""
@@ -118,10 +122,10 @@ class Device:
                 except (ConnectionLost, grpc.RpcError) as error:
                     self._backoff.lost()
                     why = await self._judge(error)
-                offline = self._backoff.offline
-                if self._give_up_after is not None and offline > self._give_up_after:
+                offline, left = self._backoff.offline, self._left
+                if left <= 0:
                     raise Unreachable(f"no server at {self._server} for {offline:.0f} s: {why}")
-                delay = self._backoff.wait()
+                delay = min(self._backoff.wait(), left)  # then once more
                 self._log.warning(
                     "no connection to %s (%s); trying again in %.1f s", self._server, why, delay
                 )
@@ -134,6 +138,17 @@ class Device:
                 self._node.close()
             if self._compute is not None:
                 self._compute.close()
+
+    @property
+    def _left(self) -> float:
+        """Seconds until this device gives up."""
+        after = self._give_up_after
+        return math.inf if after is None else after - self._backoff.offline
+
+    @property
+    def _patience(self) -> float:
+        """With an attempt to connect: the last one must not take much longer than was said."""
+        return min(self._timeouts.handshake, max(self._left, _LAST_ATTEMPT))
 
     # ---- one connection ----------------------------------------------------------------------
 
@@ -170,7 +185,7 @@ class Device:
             last_session=node.last_session if node else 0,
             run=node.run if node else "",
         )
-        welcome = await link.introduce(hello)
+        welcome = await link.introduce(hello, self._patience)
         self._backoff.connected()
         others = mixture(welcome)
         self._log.info("connected to %s%s", self._server, f" ({others})" if others else "")
@@ -256,7 +271,7 @@ class Device:
             raise _Over(details)
         if code in _FINAL:
             raise Refused(f"{self._server} refused this device: {details}") from error
-        patience = self._timeouts.handshake
+        patience = self._patience
         found = await asyncio.to_thread(diagnose, self._server, self._tls, timeout=patience)
         if found is not None:
             raise Refused(found) from error

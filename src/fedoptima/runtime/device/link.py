@@ -54,10 +54,11 @@ class DeviceLink:
 
     # ---- the introduction --------------------------------------------------------------------
 
-    async def introduce(self, hello: wire.Hello) -> wire.Welcome:
+    async def introduce(self, hello: wire.Hello, patience: float) -> wire.Welcome:
+        """``patience``: seconds."""
         self._outbox.put_frame(wire.Frame(hello=hello))
         try:
-            async with asyncio.timeout(self._timeouts.handshake):
+            async with asyncio.timeout(patience):
                 frame = await self._call.read()
         except TimeoutError:
             raise ConnectionLost("the server did not answer") from None

@@ -45,7 +45,7 @@ DeviceObserver = Callable[[Sequence[Record]], None]  # is given new records of o
 Checked: TypeAlias = Message | ProtocolViolation  # as it is admitted, or why it is not
 
 
-_FORGOTTEN = 1_000_000  # sessions of one device since a checkpoint, at most
+_OF_A_PROCESS = 1_000_000  # sessions that one device may have with one process of the server
 
 
 class NetworkServerEngine(ComputeEngine, SavedEngine, Protocol):
@@ -92,13 +92,14 @@ class ServerNode(Node):
     # ---- sessions ----------------------------------------------------------------------------
 
     def next_session(self, device: NodeId, last_of_device: int) -> int:
-        """Higher than any the device has had: a restored server may have forgotten some.
+        """Higher than any the device has had: a restored server may have forgotten some, so each
+        of its processes counts from a number of its own.
 
         Each device has its own numbers, and what it claims is believed as far as it is possible:
         a number that never was given changes nothing, for it and for all others.
         """
-        given = self._sessions_given.get(device, 0)
-        if given < last_of_device <= given + _FORGOTTEN:
+        given = max(self._sessions_given.get(device, 0), self.incarnation * _OF_A_PROCESS)
+        if given < last_of_device <= given + _OF_A_PROCESS:
             given = last_of_device
         self._sessions_given[device] = given + 1
         return given + 1
