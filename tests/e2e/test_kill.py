@@ -205,6 +205,23 @@ def test_a_server_is_resumed_although_an_old_part_of_its_trace_is_damaged(tmp_pa
     assert len(points) > 1
 
 
+def test_a_device_that_was_away_when_the_run_ended_is_told_so(tmp_path: Path) -> None:
+    with fleet(tmp_path, "fl") as run:
+        server = run.start_server("--set", "stop.rounds=1")
+        devices = [run.start_device(name) for name in ("pi-1", "pi-2")]
+        assert server.ends() == 0, server.said
+        assert [device.ends() for device in devices] == [0, 0]
+        late = run.start_device("pi-1")
+        late.says("trying again")
+        server = run.start_server(resume=True)
+        assert late.ends() == 0, late.said
+        server.says("pi-1 was told that the run is over")
+        server.interrupt()
+        assert server.ends() == 0, server.said
+    assert "pi-1 is done: the run is over: 1 rounds done" in late.said
+    assert "1 rounds done" in server.said  # the result
+
+
 # ---- Ctrl-C ----------------------------------------------------------------------------------
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shlex
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import typer
@@ -108,6 +109,35 @@ def run_server(
         way_on = f"; resume with: {shlex.join(again)}" if directory.begun else ""
         console.print(f"stopped{way_on}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
+
+
+def tell_late_devices(
+    result: Result,
+    seconds: float,
+    listen: Address,
+    *,
+    tls: ServerTLS | None,
+    access: AccessLists | None,
+    quiet: bool,
+) -> None:
+    """The run is over: tell the devices that come."""
+    from fedoptima.runtime.server.finished import tell_devices
+
+    with (
+        log_to_console(stderr(), logging.ERROR if quiet else logging.INFO),
+        Interrupt(lambda _: None) as interrupted,
+        suppress(KeyboardInterrupt),
+    ):
+        asyncio.run(
+            tell_devices(
+                result.reason,
+                seconds,
+                listen,
+                tls=tls,
+                access=access,
+                interrupted=interrupted,
+            )
+        )
 
 
 def over(run: RunDirectory) -> str:

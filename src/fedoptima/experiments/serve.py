@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedoptima.named_code import ANY_CODE, allow
 from fedoptima.runtime.address import Address, parse_address
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, choose_security
+from fedoptima.runtime.server.finished import tell_devices
 
 LOG = logging.getLogger("fedoptima.server")
 
@@ -43,6 +45,7 @@ def serve(
     allow_devices: str | Path | None = None,
     revoked: str | Path | None = None,
     gateways: int = 0,
+    linger: float = 0.0,
     allow_modules: Sequence[str] = (),
     ready: Callable[[str], None] = lambda _: None,
     progress: bool | None = None,
@@ -71,6 +74,8 @@ def serve(
         revoked: A list of revoked certificates, if not the `revoked.txt` beside `ca`.
         gateways: Processes that take the devices' connections, so that encryption and decoding use
             several cores; 0: this process does it.
+        linger: Seconds for which devices that come after the run are told that it is over; with
+            `resume` also of a run that was over already.
         allow_modules: The packages from which a run that is resumed without its recipe may load
             code that its files name.
         ready: Called with the address once devices can connect.
@@ -105,13 +110,24 @@ def serve(
         deploy = chosen.deploy.model_copy(update={"devices": devices})
         chosen = chosen.model_copy(update={"deploy": deploy})
     directory, started = RunDirectory(Path(out)), False
+
+    def told(result: Result) -> Result:
+        """Once the devices that come late have been."""
+        if linger > 0:
+            asked = interrupted or (lambda: False)
+            late = tell_devices(
+                result.reason, linger, address, tls=tls, access=access, interrupted=asked
+            )
+            asyncio.run(late)
+        return result
+
     resumed = resume and directory.begun
     if resumed:
         directory, kept, _ = RunDirectory.open(Path(out))
         if chosen is not None:
             check_same_recipe(chosen, kept, directory)
         if directory.over and not extend:
-            return directory.read_result()
+            return told(directory.read_result())
         if extend:
             kept = extend_run(directory, kept, extend)
         code = ANY_CODE if chosen is not None else allow(allow_modules)
@@ -134,7 +150,7 @@ def serve(
     way_on = f"resume it with fedoptima.serve(out={str(out)!r}, resume=True)"
     try:
         with stoppable(interrupted, out, lambda: way_on) as asked:
-            return serve_run(
+            result = serve_run(
                 setup,
                 directory,
                 listen=address,
@@ -148,3 +164,4 @@ def serve(
         if not (started or resumed):  # nothing was trained, and `out` must be usable again
             directory.discard()
         raise
+    return told(result)

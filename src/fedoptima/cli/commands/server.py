@@ -10,7 +10,7 @@ import typer
 
 import fedoptima.cli.options as options
 from fedoptima.cli.errors import warn
-from fedoptima.cli.network_run import over, run_server, show
+from fedoptima.cli.network_run import run_server, show, tell_late_devices
 from fedoptima.cli.recipe_options import allowance, extension, naming, read_recipe
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.core.errors import ConfigError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedoptima.experiments.run_directory import RunDirectory
     from fedoptima.runtime.address import Address
     from fedoptima.runtime.security.tls import ServerTLS
+
+_LATE = 3600.0  # seconds for which the server of a run that was over tells those who come
 
 
 def server(
@@ -56,6 +58,15 @@ def server(
             metavar="FILE", help="Revoked certificates.  [default: revoked.txt beside --tls-ca]"
         ),
     ] = None,
+    linger: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="After the run, tell devices that come late.  [default: 0; with --resume of a run "
+            "that is over: 3600]",
+            min=0,
+        ),
+    ] = None,
     gateways: Annotated[
         int,
         typer.Option(
@@ -77,7 +88,8 @@ def server(
 
     Waits for devices, splits the model for them, trains, and saves checkpoints on the way. Ctrl-C
     tells the devices and stops at a point from which --resume continues; a kill loses at most the
-    work since the last checkpoint, and the devices come back by themselves.
+    work since the last checkpoint, and the devices come back by themselves. With --resume, a run
+    that is over is not served again: devices that were away at its end are told so, for an hour.
 
     Off this machine devices need certificates: 'fedoptima certs' makes them.
 
@@ -104,6 +116,12 @@ def server(
     if recipe is not None:
         wanted = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
     folder, resolved, resume = _folder(wanted, run_dir, resume, extend)
+    if folder.over and not extend:
+        result = folder.read_result()
+        show(result, as_json=as_json)
+        late = _LATE if linger is None else linger
+        tell_late_devices(result, late, address, tls=tls, access=access, quiet=quiet)
+        return
     with naming(recipe or folder.config):
         result = run_server(
             resolved,
@@ -125,6 +143,8 @@ def server(
             code=ANY_CODE if wanted is not None else allow(allow_modules),
         )
     show(result, as_json=as_json)
+    if linger:
+        tell_late_devices(result, linger, address, tls=tls, access=access, quiet=quiet)
 
 
 def _folder(
@@ -140,8 +160,6 @@ def _folder(
         raise ConfigError("--resume needs --run-dir: which run is to be resumed?")
     if resume and path is not None and RunDirectory(path).begun:
         directory, kept, _ = RunDirectory.open(path)
-        if directory.over and not extend:
-            raise ConfigError(over(directory))
         if recipe is not None:
             check_same_recipe(recipe, kept, directory)
         kept, _ = extension(directory, kept, extend)

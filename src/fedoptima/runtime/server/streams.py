@@ -154,7 +154,9 @@ class ServerStreams:
         except Refused as refused:
             peer = peer_address(context.peer())
             about = {"device": peer.rpartition(":")[0]}  # whoever it is: it may have lied
-            self._log.warning("%s was refused: %s", peer, printable(str(refused)), extra=about)
+            over = refused.refusal.code is grpc.StatusCode.NOT_FOUND  # nothing is wrong with it
+            level = logging.DEBUG if over else logging.WARNING
+            self._log.log(level, "%s was refused: %s", peer, printable(str(refused)), extra=about)
             await context.abort(refused.refusal.code, refused.refusal.details)
             return
         self._open.add(session)
