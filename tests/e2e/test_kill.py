@@ -101,12 +101,17 @@ def test_a_device_is_killed_in_the_middle_of_an_upload(tmp_path: Path) -> None:
         first.kill()
         server.says("pi-1 left")
         has_sent(run, "pi-2", ModelUpdate, times=3)  # training goes on
+        left = (tmp_path / "states" / "pi-1.records").read_text().splitlines()[1:]
         again = run.start_device("pi-1")
         has_sent(run, "pi-1", ModelUpdate, times=3)
         stop(server, again, other)
         records = recorded(run)
+        own = [(record.event, record.effects) for record in run.records_of("pi-1")]
     assert lives_of("pi-1", records) == [0, 1]
     merged = updates(records)
+    last = [(r.event, r.effects) for r in map(Record.from_line, left)]
+    assert last
+    assert all(record in own for record in last), "what it had recorded outlives its kill"
     assert not any(part.startswith("pi-1/0/") for part in merged), "half an update is none"
     assert any(part.startswith("pi-1/1/") for part in merged)
 

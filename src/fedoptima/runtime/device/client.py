@@ -24,6 +24,7 @@ from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.device.backoff import Backoff
 from fedoptima.runtime.device.device_node import DeviceNode, NetworkDeviceEngine
 from fedoptima.runtime.device.link import ConnectionLost, DeviceLink
+from fedoptima.runtime.device.spool import Spool
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.device.telemetry import Telemetry
 from fedoptima.runtime.disk import Disk
@@ -106,6 +107,7 @@ class Device:
         self._timeouts = timeouts
         self._log = log or logging.getLogger("fedoptima.device")
         self._clock = RunClock()
+        self._spool = Spool(state.path.with_suffix(".records"), self.name, self._clock)
         self._process = secrets.token_hex(8)
         self._node: DeviceNode | None = None
         self._compute: Compute | None = None
@@ -138,6 +140,7 @@ class Device:
                 self._node.close()
             if self._compute is not None:
                 self._compute.close()
+            self._spool.close()
 
     @property
     def _left(self) -> float:
@@ -235,7 +238,7 @@ class Device:
             run=welcome.run,
             state=self._state,
             disk=disk,
-            telemetry=Telemetry(welcome.records),
+            telemetry=Telemetry(welcome.records, welcome.run, self._spool),
             log=self._log,
         )
         node.observers.append(DeviceLog(self._log).observe)

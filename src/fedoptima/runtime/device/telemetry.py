@@ -1,4 +1,5 @@
-"""A device's records on their way to the server's disk. Kept until they are there.
+"""A device's records on their way to the server's disk. Kept until they are there, also on the
+device's own disk.
 
 Records are numbered through all incarnations of the device in a run: the server says how many it
 has.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
+from fedoptima.runtime.device.spool import Spool
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.trace.record import Record
 
@@ -17,22 +19,32 @@ _KEPT = 200_000  # records: hours without a server; the oldest go first
 
 
 class Telemetry:
-    def __init__(self, records: int) -> None:
-        """``records``: what the server has of this device's earlier incarnations."""
+    def __init__(self, records: int, run: str = "", spool: Spool | None = None) -> None:
+        """``records``: what the server has of this device's earlier incarnations. ``spool``: where
+        they have left the rest."""
         self._first = records  # the number of the first line kept
-        self._lines: deque[str] = deque()
+        self._run = run
+        self._spool = spool
+        self._lines: deque[str] = deque(spool.left_over(run, records) if spool else ())
         self._in_flight = False
+        self._moved = False  # the oldest lines were left out
+        self._keep()
 
     def observe(self, record: Record) -> None:
         # An error may quote what is no text, and must get through.
-        self._lines.append(record.to_line().encode(errors="replace").decode())
+        line = record.to_line().encode(errors="replace").decode()
+        self._lines.append(line)
+        if self._spool is not None:
+            self._spool.add(line)
         if len(self._lines) > _KEPT:  # those that follow move up: the server knows no gaps
             self._lines.popleft()
+            self._moved = True
 
     def connected(self, records: int) -> None:
         """A new connection: what was under way may not have arrived."""
         self._in_flight = False
-        self._first = min(self._first, records)  # less than it had: its disk has lost some
+        if records < self._first:  # its disk has lost some
+            self._first, self._moved = records, True
         self._forget(records)
 
     def acknowledged(self, records: int) -> None:
@@ -40,9 +52,18 @@ class Telemetry:
         self._forget(records)
 
     def _forget(self, records: int) -> None:
+        before = self._first
         while self._lines and self._first < records:
             self._lines.popleft()
             self._first += 1
+        if self._spool is not None and (self._spool.done(self._first - before) or self._moved):
+            self._keep()
+
+    def _keep(self) -> None:
+        """Write to the disk what the server does not have."""
+        self._moved = False
+        if self._spool is not None:
+            self._spool.begin(self._run, self._first, self._lines)
 
     def batch(self, *, last: bool = False) -> wire.Frame | None:
         """The next records to send, one frame at a time; ``last``: all that is left, at once."""
