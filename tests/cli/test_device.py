@@ -139,8 +139,11 @@ def test_data_that_do_not_fit_are_told_to_both_sides(
 def test_a_bug_in_a_devices_data_is_told_to_the_server(
     device: Device, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(ValueError, match="the sensor is silent"):  # with its traceback
-        device(server, "--data", "tests.cli.test_device:broken")
+    answer = device(server, "--data", "tests.cli.test_device:broken")
+    assert answer.code == 2
+    assert "failed with ValueError: the sensor is silent" in answer.complaint
+    assert 'raise ValueError("the sensor is silent")' in answer.complaint  # the line
+    assert "Traceback" not in answer.complaint
     until(lambda: "ValueError: the sensor is silent" in caplog.text, "the server was told")
 
 
