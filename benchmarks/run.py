@@ -20,6 +20,7 @@ from benchmarks import (
     network_memory,
     network_server,
     report_size,
+    resume_cost,
     start_up,
     step_costs,
     wire,
@@ -36,6 +37,7 @@ MEASUREMENTS: dict[str, Callable[[], dict[str, object]]] = {
     "wire": wire.measure,
     "network_memory": network_memory.measure,
     "report_size": report_size.measure,
+    "resume_cost": resume_cost.measure,
     "step_costs": step_costs.measure,
 }
 
