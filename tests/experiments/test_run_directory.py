@@ -90,6 +90,7 @@ def test_a_run_that_was_killed_before_it_was_described_has_not_begun(tmp_path: P
 def test_no_two_processes_that_serve_a_run_have_the_same_number(tmp_path: Path) -> None:
     """Whatever their checkpoints have forgotten: it is on disk before it is used."""
     directory = RunDirectory(tmp_path)
-    assert [directory.begin_process(least) for least in (0, 1, 1, 7, 2)] == [0, 1, 2, 7, 8]
+    assert [directory.begin_process(known) for known in (None, 0, 0, 6, 2)] == [0, 1, 2, 7, 8]
     (tmp_path / "starts").write_text("no number")
-    assert directory.begin_process(3) == 3
+    assert directory.begin_process(3) == 4
+    assert directory.begin_process(None) == 0  # no checkpoint was saved: it begins anew

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import shutil
 import time
@@ -31,6 +32,8 @@ from fedoptima.trace.run_folder import RunFiles, write_whole
 
 if TYPE_CHECKING:  # it takes torch, and a dry run may do without
     from torch import Tensor
+
+_log = logging.getLogger(__name__)
 
 PAUSE, STOP = "pause", "stop"  # what an operator may want of a run
 STOPPED = "stopped by its operator"
@@ -171,13 +174,19 @@ class RunDirectory(RunFiles):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
-    def begin_process(self, least: int) -> int:
-        """The number of a process that serves the run: higher than any before, and at least
-        ``least``. It is on disk before it is used, so none is given twice, whatever is killed."""
-        with suppress(OSError, ValueError):  # an older run has none, and a file may be damaged
-            least = max(least, int(read_plain(self.starts)))
-        write_whole(self.starts, str(least + 1), sync=True)
-        return least
+    def begin_process(self, before: int | None) -> int:
+        """The number of a process that serves the run: higher than any since the run began, and
+        than ``before``, which its checkpoint knows (None: it begins now). It is on disk before it
+        is used, so none is given twice, whatever is killed."""
+        number = 0 if before is None else before + 1
+        if before is not None:
+            with suppress(OSError, ValueError):  # an older run has none, and a file may be damaged
+                number = max(number, int(read_plain(self.starts)))
+        try:
+            write_whole(self.starts, str(number + 1), sync=True)
+        except OSError as error:  # a full disk must not keep a run from going on
+            _log.warning("%s: cannot be written (%s)", self.starts, error.strerror)
+        return number
 
     def write_stopped(self, when: str) -> None:
         """For who looks at the run: it has not fallen silent."""

@@ -184,7 +184,7 @@ class _ServerRun:
             self._compute,
             self._clock,
             run=restored.run if restored else secrets.token_hex(8),
-            incarnation=self._number_of_process(restored),
+            incarnation=self._directory.begin_process(restored.incarnation if restored else None),
             checkpointer=checkpointer,
             records=self._records,
             log=LOG,
@@ -199,16 +199,6 @@ class _ServerRun:
     def _tell_of_disk(self, event: DiskFailing | DiskWorks) -> None:
         self._sign.show(event)
         self._node.note(event)
-
-    def _number_of_process(self, restored: Restored | None) -> int:
-        if restored is None:
-            self._directory.starts.unlink(missing_ok=True)
-        least = restored.incarnation + 1 if restored else 0
-        try:
-            return self._directory.begin_process(least)
-        except OSError as error:  # a full disk must not keep a run from going on
-            LOG.warning("the number of this start cannot be kept (%s)", error.strerror)
-            return least
 
     def _record(self, record: Record) -> None:
         self._trace.write(record)

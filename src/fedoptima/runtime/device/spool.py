@@ -7,14 +7,15 @@ is no work: after a power cut the last ones may be missing.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import IO
 
 from fedoptima.core.types import NodeId
 from fedoptima.trace.device_record import read_device_record
@@ -31,7 +32,7 @@ class Spool:
         self._path = path
         self._device = device
         self._clock = clock
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         self._done = 0
         self._failed = False
         self.run = ""
@@ -77,9 +78,9 @@ class Spool:
         temporary = self._path.with_suffix(".part")
         try:
             self.close()
-            file = temporary.open("wb", buffering=0)
+            file = FileIO(temporary, "wb")
             self._file = file
-            file.write("".join(f"{line}\n" for line in (header, *lines)).encode())
+            _write(file, "".join(f"{line}\n" for line in (header, *lines)))
             os.replace(temporary, self._path)
         except OSError as error:
             self._fail(error)
@@ -87,7 +88,7 @@ class Spool:
     def add(self, line: str) -> None:
         if self._file is not None:
             try:
-                self._file.write(f"{line}\n".encode())
+                _write(self._file, f"{line}\n")
             except OSError as error:
                 self._fail(error)
 
@@ -109,3 +110,9 @@ class Spool:
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
+
+
+def _write(file: FileIO, text: str) -> None:
+    data = text.encode()
+    if file.write(data) != len(data):  # a disk that is nearly full takes a part
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
