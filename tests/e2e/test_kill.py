@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from pathlib import Path
 from typing import cast
@@ -60,9 +61,9 @@ def updates(records: list[Record]) -> list[str]:
     return [part.data.id for job in jobs if isinstance(job, Merge) for part in job.parts]
 
 
-def stop(server: Command, *devices: Command) -> None:
-    server.interrupt()
-    assert server.ends() == 130, server.said
+def stop(server: Command, *devices: Command, number: signal.Signals = signal.SIGINT) -> None:
+    server.interrupt(number)
+    assert server.ends() == 128 + signal.SIGINT, server.said
     for device in devices:
         assert device.ends() == 0, device.said
         assert "stopped by its operator" in device.said
@@ -149,7 +150,7 @@ def version_kept(run: Fleet) -> int:
     return cast(ServerCore, thaw(json.loads(newest.read_text())["core"])).version
 
 
-def test_a_killed_server_goes_on_with_the_same_devices(tmp_path: Path) -> None:
+def test_the_server_is_killed(tmp_path: Path) -> None:
     ends = ("--set", "stop.rounds=40")  # long enough for both to find the next server
     with fleet(tmp_path, "fedoptima") as run:
         server = run.start_server(*ends)
@@ -230,13 +231,14 @@ def test_a_device_that_was_away_when_the_run_ended_is_told_so(tmp_path: Path) ->
 # ---- Ctrl-C ----------------------------------------------------------------------------------
 
 
-def test_an_interrupted_server_tells_its_devices_and_can_be_gone_on_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_or_sigterm_on_the_server(number: signal.Signals, tmp_path: Path) -> None:
     ends = ("--set", "stop.rounds=6")
     with fleet(tmp_path, "splitfed") as run:
         server = run.start_server(*ends)
         devices = [run.start_device(name, *LONG_ROUND) for name in ("pi-1", "pi-2")]
         has_sent(run, "pi-1", ModelUpdate, times=2)
-        stop(server, *devices)
+        stop(server, *devices, number=number)
         assert "--resume" in server.said, "it says how to go on"
         before = recorded(run)
         server = run.start_server(resume=True)

@@ -69,7 +69,7 @@ def set_to(name: str, value: float) -> Callable[[Tensors], Tensors]:
     return lambda tensors: {**tensors, name: tensors[name].clone().fill_(value)}
 
 
-FAULTS: dict[str, tuple[Fault, str, str]] = {
+WRONG_DATA: dict[str, tuple[Fault, str, str]] = {
     "infinite activations": (
         altered(Forward, set_to("activations.0", float("inf"))),
         "peer dropped",
@@ -107,6 +107,8 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
         "tensor 'activations.0' is (8, 3, 4, 4)",
     ),
     "unknown label": (altered(Forward, unknown_label), "peer dropped", "labels from 7 to 9"),
+}
+FAILURES: dict[str, tuple[Fault, str, str]] = {
     "failing job": (
         raised(Forward, ValueError("too few samples")),
         "device failed",
@@ -180,13 +182,22 @@ def networked(recipe: Recipe, fault: Fault, folder: Path) -> Told:
     return Told.by(read_trace(server.directory.trace), end)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_on_one_device_has_the_same_note_and_consequence_in_both_drivers(
-    name: str, tmp_path: Path
-) -> None:
-    fault, kind, text = FAULTS[name]
+# The same note and the same consequence in both drivers:
+
+
+@pytest.mark.parametrize("name", WRONG_DATA)
+def test_a_device_sends_data_that_does_not_match_the_plan(name: str, tmp_path: Path) -> None:
+    check_alike(*WRONG_DATA[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_training_diverges_on_a_device_or_a_job_fails_there(name: str, tmp_path: Path) -> None:
+    check_alike(*FAILURES[name], tmp_path)
+
+
+def check_alike(fault: Fault, kind: str, text: str, folder: Path) -> None:
     recipe = tiny_recipe()
-    simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
+    simulation, network = simulated(recipe, fault), networked(recipe, fault, folder)
     assert simulation == network
     (note,) = simulation.notes
     assert (note.kind, note.about) == (kind, FAULTY)
@@ -199,7 +210,7 @@ def test_a_fault_on_one_device_has_the_same_note_and_consequence_in_both_drivers
 def test_a_run_that_is_to_end_with_a_divergence_ends_alike_in_both_drivers(
     name: str, tmp_path: Path
 ) -> None:
-    fault, kind, text = FAULTS[name]
+    fault, kind, text = {**WRONG_DATA, **FAILURES}[name]
     recipe = tiny_recipe(training={"batch_size": 8, "on_divergence": "end"})
     simulation, network = simulated(recipe, fault), networked(recipe, fault, tmp_path)
     assert simulation == network

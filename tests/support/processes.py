@@ -78,8 +78,8 @@ class Command:
         self._process.join(DEADLINE)
         assert self._process.exitcode == -signal.SIGKILL
 
-    def interrupt(self) -> None:
-        self._signal(signal.SIGINT)
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
+        self._signal(number)
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)

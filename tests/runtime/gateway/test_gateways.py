@@ -58,9 +58,8 @@ def test_devices_train_through_gateways_as_in_a_simulation(tmp_path: Path) -> No
     assert again.difference is None, again.difference
 
 
-def test_a_gateway_that_is_killed_is_replaced_and_its_devices_come_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gateway_is_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is replaced, and its devices come back."""
     gates = {name: Gate() for name in NAMES}
     for gate in gates.values():
         gate.hold(FullStep)
