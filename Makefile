@@ -9,7 +9,7 @@ READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow fuzz lint bench wheel docs screenshots clean
+.PHONY: help demo test slow fuzz chaos lint bench wheel docs screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ slow: $(READY) ## Run the tests that take minutes, and the laws over many more r
 
 fuzz: $(READY) ## Play 50,000 scripts of simulated faults with all methods, and check the laws
 	$(BIN)/fedoptima fuzz --seeds 50000 --jobs $(TEST_WORKERS)
+
+chaos: $(READY) ## Kill, stop, cut off and starve real processes, three seeds of all methods; record it
+	$(BIN)/python -m tools.chaos --seeds 3 --record docs/reliability.md
 
 lint: $(READY) ## Check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from fedoptima.core.types import SERVER, PayloadId
 from fedoptima.trace.reader import read_trace
 from fedoptima.verification.replay import replay
 from tools.chaos.ledger import Ledger, Round, add_up, lost_until, rounds
-from tools.chaos.play import NotSurvived, Played, Stage, calm, play, stage
+from tools.chaos.play import NotSurvived, Played, Stage, calm_accuracy, play, stage
 from tools.chaos.script import DEVICES, Script
 
 POINTS = 0.02  # of accuracy, which a run with faults may be below the calm one
@@ -50,7 +50,15 @@ def campaign(
         return list(pool.map(one, scripts))
 
 
-def run(script: Script, folder: Path, *, disks: bool, tell: Callable[[str], None]) -> Outcome:
+def run(
+    script: Script,
+    folder: Path,
+    *,
+    disks: bool,
+    tell: Callable[[str], None],
+    calm: Callable[[Path, Script, float], float] = calm_accuracy,
+) -> Outcome:
+    """``calm``: the accuracy of the same run without faults, after so many epochs."""
     outcome = Outcome(script)
     folder.mkdir(parents=True)
     try:
@@ -58,9 +66,8 @@ def run(script: Script, folder: Path, *, disks: bool, tell: Callable[[str], None
             outcome.played = play(played_on, tell)
             _judge(outcome, played_on)
         told = json.loads((played_on.run / "summary.json").read_text())
-        still = calm(folder / "calm", script, told["epochs"])
         outcome.accuracy = told["accuracy"]
-        outcome.calm = json.loads((still / "summary.json").read_text())["accuracy"]
+        outcome.calm = calm(folder / "calm", script, told["epochs"])
         if outcome.accuracy < outcome.calm - POINTS:
             outcome.problems.append(
                 f"accuracy {outcome.accuracy:.1%}, without faults {outcome.calm:.1%}"

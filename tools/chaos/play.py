@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -49,6 +50,10 @@ _LEAST_MERGES = {"fl": 6, "fedbuff": 6, "splitfed": 6, "pipar": 6}
 _OTHERS = 18
 
 
+def recipe_of(script: Script) -> str:
+    return RECIPE.format(method=script.method, seed=script.seed, devices=len(DEVICES))
+
+
 class NotSurvived(Exception):
     """A run that did not go on, or ended wrongly."""
 
@@ -72,8 +77,7 @@ class Stage(Fleet):
         self.script = script
         self.servers_disk, self.devices_disk = disks
         self.run, self.states = disks[0].path / "run", disks[1].path
-        recipe = RECIPE.format(method=script.method, seed=script.seed, devices=len(DEVICES))
-        self.recipe.write_text(recipe)
+        self.recipe.write_text(recipe_of(script))
         self.relays: dict[str, Proxy] = {}
         self.devices: dict[str, Command] = {}
         self.server: Command
@@ -265,21 +269,16 @@ def _end(stage: Stage) -> None:
             raise NotSurvived(f"{command.log.name} ended with {code}:\n{command.said[-2000:]}")
 
 
-def calm(folder: Path, script: Script, epochs: float) -> Path:
-    """The same run without faults, for as many epochs. Its folder."""
+def calm_accuracy(folder: Path, script: Script, epochs: float) -> float:
+    """Of the same run without faults, after as many epochs."""
     folder.mkdir(parents=True)
     quiet = Fleet(folder, script.method)
-    recipe = RECIPE.format(method=script.method, seed=script.seed, devices=len(DEVICES))
-    quiet.recipe.write_text(recipe)
+    quiet.recipe.write_text(recipe_of(script))
     try:
         server = quiet.start_server("--set", f"stop.epochs={epochs}")
-        commands = [server, *(quiet.start_device(name) for name in DEVICES)]
-        until = time.monotonic() + _PATIENCE
-        while server.alive and time.monotonic() < until:
-            time.sleep(0.1)
-        for command in commands:
+        for command in [server, *(quiet.start_device(name) for name in DEVICES)]:
             if command.ends():
                 raise NotSurvived(f"the calm run failed: {command.said[-2000:]}")
     finally:
         quiet.clear_away()
-    return quiet.run
+    return float(json.loads((quiet.run / "summary.json").read_text())["accuracy"])
