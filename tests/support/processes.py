@@ -47,8 +47,10 @@ OWN_CODE = ("--allow-module", "tests")  # which a device or a resumed run loads 
 class Command:
     """``fedoptima ...`` in a process of its own; what it says goes to a file."""
 
-    def __init__(self, log: Path, *arguments: str | Path) -> None:
+    def __init__(self, log: Path, *arguments: str | Path, patience: float = DEADLINE) -> None:
+        """``patience``: seconds for whatever it is waited for."""
         self.log = log
+        self._patience = patience
         words = [str(argument) for argument in arguments]
         self._process = _CONTEXT.Process(target=run_command, args=(log, words), daemon=True)
         self._process.start()
@@ -70,6 +72,7 @@ class Command:
         until(
             lambda: self.said.count(words) >= times or not self.alive,
             f"{words!r} is in {self.log.name}",
+            self._patience,
         )
         assert self.said.count(words) >= times, f"it ended without {words!r}:\n{self.said}"
 
@@ -92,7 +95,7 @@ class Command:
 
     def ends(self) -> int:
         """Its exit code."""
-        self._process.join(DEADLINE)
+        self._process.join(self._patience)
         code = self._process.exitcode
         assert code is not None, f"it does not end:\n{self.said}"
         return code
@@ -106,8 +109,11 @@ class Command:
 class Fleet:
     """A server and devices in processes, and what can be read of them from outside."""
 
-    def __init__(self, folder: Path, method: str, *, width: int = 4) -> None:
+    def __init__(
+        self, folder: Path, method: str, *, width: int = 4, patience: float = DEADLINE
+    ) -> None:
         self.folder = folder
+        self.patience = patience
         self.run = folder / "run"
         self.states = folder / "states"
         self.recipe = folder / "tiny.toml"
@@ -129,7 +135,7 @@ class Fleet:
 
     def start_command(self, command: str, *arguments: str | Path) -> Command:
         log = self.folder / f"{len(self._commands)}-{command}.log"
-        self._commands.append(Command(log, command, *arguments))
+        self._commands.append(Command(log, command, *arguments, patience=self.patience))
         return self._commands[-1]
 
     def records_of(self, name: str) -> list[Record]:
