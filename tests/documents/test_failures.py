@@ -18,7 +18,7 @@ def rows() -> list[str]:
 
 def name_of(row: str) -> str:
     """Without what is in parentheses or after a colon."""
-    text = re.sub(r"\([^)]*\)", "", row).partition(":")[0].lower()
+    text = re.sub(r"\([^)]*\)", "", row).partition(":")[0].lower().replace("'", "")
     return "test_" + "_".join(re.findall(r"[a-z0-9]+", text))
 
 

@@ -28,9 +28,7 @@ def checkpoints(run: Fleet) -> int:
     return len(list((run.run / "checkpoints").glob("[0-9]*")))
 
 
-def test_a_server_whose_disk_is_full_goes_on_and_writes_again_when_there_is_room(
-    tmp_path: Path,
-) -> None:
+def test_the_disk_is_full(tmp_path: Path) -> None:
     port = _free_port()
     with small_disk(tmp_path / "small") as disk, fleet(tmp_path, "fedoptima") as run:
         run.run = disk.path / "run"
@@ -65,7 +63,7 @@ def test_a_server_whose_disk_is_full_goes_on_and_writes_again_when_there_is_room
     assert gap.records > 50
 
 
-def test_a_device_whose_state_cannot_be_kept_goes_on(tmp_path: Path) -> None:
+def test_a_devices_state_disk_is_full(tmp_path: Path) -> None:
     with small_disk(tmp_path / "states") as disk, fleet(tmp_path, "fedoptima") as run:
         disk.fill()  # before it has begun
         server = run.start_server("--set", "stop.epochs=4")

@@ -10,7 +10,7 @@ import pytest
 
 from fedoptima.config.load import load_recipe
 from fedoptima.core.effects import Effect, Run, Send
-from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received
+from fedoptima.core.events import Connected, Disconnected, Event, Gap, JobDone, Received
 from fedoptima.core.jobs import ExportModel, LoadModel, Merge, Part, ServerStep
 from fedoptima.core.messages import ActivationBatch, Join, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
@@ -43,16 +43,17 @@ def test_a_run_with_faults_goes_on_and_everything_agrees_at_the_end(tmp_path: Pa
         [Fault(Kind.CONNECTION_CUT, DEVICES[1:2], 0.1, 0)],
         [Fault(Kind.CHECKPOINT_DAMAGED, DEVICES, 0.1, 0)],
     ]
-    steps[0].append(Fault(Kind.CONNECTIONS_RESET, DEVICES[2:], 0.4, 0))
+    if disks:
+        steps[1].append(Fault(Kind.SERVER_DISK_FULL, DEVICES, 0.5, 0))
     script = Script("fedoptima", 1, tuple(map(tuple, steps)))
     outcome = run(script, tmp_path / "run", disks=disks, tell=print, calm=simulated)
     assert outcome.problems == []
-    assert len(outcome.played) == 4
+    assert len(outcome.played) == 3 + disks
     assert outcome.ledger is not None
     for sums in (outcome.ledger.batches, outcome.ledger.updates):
         assert sums.used > 0
         assert sums.sent + sums.unrecorded == sums.received + sums.lost
-        assert sums.received == sums.used + sums.refused + sums.left
+        assert sums.received == sums.used + sums.refused + sums.left + sums.in_gaps
 
 
 # ---- scripts -------------------------------------------------------------------------------------
@@ -165,6 +166,19 @@ def test_a_message_that_disappears_in_a_session_that_goes_on_is_found(tmp_path: 
     assert problems(tmp_path, TRACE[:2], lost, versions=0, server_samples=0) == []
     ledger = add_up(TRACE[:2], {PI: lost}, told(tmp_path, versions=0, server_samples=0))
     assert ledger.batches.lost == 1
+
+
+def test_what_is_in_a_gap_of_the_trace_is_neither_lost_nor_invented(tmp_path: Path) -> None:
+    """A batch and the device's update came in records that could not be written."""
+    mail = (((PI, 1, True, True), 1), ((PI, 1, True, False), 1), ((PI, 1, False, False), 3))
+    trace = [*TRACE[:2], by_server(Gap(7, 0.0, mail, Run(2, MERGE))), TRACE[5]]
+    ledger = add_up(trace, {PI: DEVICE}, told(tmp_path))
+    assert ledger.problems == []
+    assert (ledger.batches.received, ledger.batches.in_gaps) == (1, 1)
+    assert (ledger.updates.received, ledger.updates.used, ledger.updates.in_gaps) == (1, 1, 0)
+    assert problems(tmp_path, trace, DEVICE, versions=0) == [
+        "the trace has 1 versions, the summary 0"
+    ]
 
 
 def test_accounts_that_differ_from_the_trace_are_found(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
@@ -12,42 +11,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.small_disk import SmallDisk
+
 _SIZE = 32 << 20
-_BALLAST = "ballast"
 _INSIDE = "FEDOPTIMA_CHAOS_NAMESPACE"
 
 
-class Disk:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def fill(self) -> None:
-        """No byte is left."""
-        with (self.path / _BALLAST).open("wb", buffering=0) as file:
-            for size in (1 << 16, 1):
-                try:
-                    while True:
-                        file.write(b"\0" * size)
-                except OSError as error:
-                    if error.errno != errno.ENOSPC:
-                        raise
-
-    def make_room(self) -> None:
-        (self.path / _BALLAST).unlink(missing_ok=True)
-
-
 @contextmanager
-def disk(path: Path, *, real: bool) -> Iterator[Disk]:
+def disk(path: Path, *, real: bool) -> Iterator[SmallDisk]:
     """A disk of its own at ``path``; not ``real``: a plain folder, which is never full."""
     path.mkdir(parents=True)
     if real:
         _mount(path)
     try:
-        yield Disk(path)
+        yield SmallDisk(path)
     finally:
         if real:
             kept = path.with_name(f"{path.name}.kept")
-            shutil.copytree(path, kept, ignore=shutil.ignore_patterns(_BALLAST))
+            shutil.copytree(path, kept, ignore=shutil.ignore_patterns("ballast"))
             subprocess.run(["umount", "-l", str(path)], check=False)
             path.rmdir()
             kept.rename(path)

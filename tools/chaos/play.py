@@ -12,8 +12,9 @@ from pathlib import Path
 from fedoptima.core.types import PayloadId
 from tests.support.processes import Command, Fleet
 from tests.support.proxy import Proxy
+from tests.support.small_disk import SmallDisk
 from tools.chaos.damage import damage
-from tools.chaos.disk import Disk, disk
+from tools.chaos.disk import disk
 from tools.chaos.script import DEVICES, Fault, Kind, Script
 from tools.chaos.watch import Update, Watch
 
@@ -72,7 +73,7 @@ class Played:
 class Stage(Fleet):
     """A server and devices, each behind a relay of its own, on disks of their own."""
 
-    def __init__(self, folder: Path, script: Script, disks: tuple[Disk, Disk]) -> None:
+    def __init__(self, folder: Path, script: Script, disks: tuple[SmallDisk, SmallDisk]) -> None:
         super().__init__(folder, script.method, patience=_PATIENCE)
         self.script = script
         self.servers_disk, self.devices_disk = disks
@@ -215,14 +216,14 @@ def _begin(stage: Stage, one: Played) -> Callable[[], None]:
             return _nothing
         case Kind.SERVER_DISK_FULL:
             stage.servers_disk.fill()
-            return stage.servers_disk.make_room
+            return stage.servers_disk.clear
         case Kind.KILLED_DISK_FULL:
             _two_checkpoints(stage)
             stage.servers_disk.fill()
             return lambda: _kill_on_full_disk(stage, one)
         case Kind.DEVICE_DISK_FULL:
             stage.devices_disk.fill()
-            return stage.devices_disk.make_room
+            return stage.devices_disk.clear
 
 
 def _nothing() -> None:
@@ -241,7 +242,7 @@ def _two_checkpoints(stage: Stage) -> None:
 
 def _kill_on_full_disk(stage: Stage, one: Played) -> None:
     stage.server.kill()
-    stage.servers_disk.make_room()
+    stage.servers_disk.clear()
     _resume(stage, one, damaged=False)
 
 
