@@ -84,6 +84,14 @@ def test_an_idle_server_is_told_with_the_type() -> None:
     assert server_is(Usage(95.1, 4.9, 0)).startswith("The server was busy")
 
 
+def test_time_with_reused_batches_is_told_beside_that_with_fresh_ones() -> None:
+    reusing = with_usage(**{SERVER: Usage(36.0, 1.0, 0.0, 63.0)})
+    text = said(words.server, reusing)
+    assert "busy 36.0 % of its time with fresh batches, and 63.0 % with batches that it had" in text
+    assert "idle" not in text
+    assert "limit" not in text
+
+
 def test_a_busy_server_is_at_its_limit() -> None:
     assert "at its limit" in server_is(Usage(95, 5, 0))
     assert "at its limit" not in server_is(Usage(94, 6, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 
 from fedoptima import replay
 from fedoptima.analysis.accounts import Accounts
+from fedoptima.analysis.formatting import percent
+from fedoptima.analysis.metrics import Moment, condition, metrics
+from fedoptima.comparison.cases import Case
+from fedoptima.comparison.rows import read_run
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import ReusedStep, ServerStep
@@ -102,6 +107,40 @@ def test_what_a_device_sent_is_forgotten_when_it_leaves_if_so_set() -> None:
         for on_leave in ("keep", "forget")
     )
     assert len(forgotten) < len(kept)
+
+
+def test_exporters_have_both_figures() -> None:
+    accounts = Accounts()
+    for record in records_of(REUSE):
+        accounts.observe(record)
+    summary = accounts.summary()
+    found = {metric.name: metric.values for metric in metrics(Moment(summary, (), None))}
+    usage = summary.server_usage
+    assert found["fedoptima_node_busy_seconds_total"][SERVER,] == usage.busy
+    assert found["fedoptima_node_reused_seconds_total"][SERVER,] == usage.reused > 0
+    assert found["fedoptima_samples_total"]["server",] == summary.server_samples
+    assert found["fedoptima_samples_reused_total"][()] == summary.reused_samples > 0
+    again = found["fedoptima_device_batches_reused_total"]
+    assert sum(again.values()) == len(steps(records_of(REUSE))[1])
+    assert condition(summary)["busy/server_reused_ratio"] == usage.reused_share
+
+
+def test_every_table_has_both_figures(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    result = run(method=REUSE, dry=True, out=path)
+    usage, plain = result.summary.server_usage, json.loads((path / "summary.json").read_text())
+    assert plain["usage"][SERVER]["utilisation"] == usage.utilisation
+    assert plain["usage"][SERVER]["reused_share"] == usage.reused_share
+    assert plain["reused_samples"] == result.summary.reused_samples
+    assert plain["throughput"]["reused"] == result.summary.throughput.reused
+    shares = f"server {percent(usage.utilisation)} and {percent(usage.reused_share)} reused"
+    assert shares in str(result)
+    last = list(csv.DictReader((path / "metrics.csv").open()))[-1]
+    assert 0 < int(last["reused_samples"]) <= result.summary.reused_samples
+    figures = read_run(Case("fedoptima"), 1, plain).figures
+    assert figures is not None
+    assert figures.server_reused_share == usage.reused_share
+    assert figures.server_idle_share == pytest.approx(usage.idle / usage.span)
 
 
 @pytest.mark.parametrize("name", ["fedoptima", "cse_fsl"])

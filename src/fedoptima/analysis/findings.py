@@ -89,6 +89,12 @@ def server(view: RunView) -> Iterator[str]:
     use, queue, cap = summary.server_usage, summary.memory.queue, view.description.activation_cap
     if not use.span:
         return
+    if use.reused:
+        yield (
+            f"The server was busy {percent(use.utilisation)} of its time with fresh batches, and "
+            f"{percent(use.reused_share)} with batches that it had trained on before: "
+            f"{summary.reused_samples:,} samples, beside {summary.server_samples:,} fresh ones."
+        )
     if use.utilisation >= AT_ITS_LIMIT:
         said = f"The server was busy {percent(use.utilisation)} of its time: it was at its limit"
         full = cap is not None and queue.mean >= NEARLY_FULL * cap

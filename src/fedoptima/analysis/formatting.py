@@ -33,6 +33,11 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
+def busy(fresh: float | None, reused: float | None) -> str:
+    """Of a node's time: with what it does anyway, and with batches that are used again."""
+    return f"{percent(fresh)} and {percent(reused)} reused" if reused else percent(fresh)
+
+
 def accuracies(last: float | None, best: float | None) -> str:
     return "-" if last is None else f"{percent(last)} (best {percent(best)})"
 

@@ -123,9 +123,15 @@ def _nodes(summary: Summary) -> Iterator[Metric]:
     usage = summary.usage
     yield Metric(
         "fedoptima_node_busy_seconds_total",
-        "Time in which the node's engine worked, on the run's clock.",
+        "Time in which the node's engine worked, on the run's clock; without reused batches.",
         ("node",),
         {(node,): use.busy for node, use in usage.items()},
+    )
+    yield Metric(
+        "fedoptima_node_reused_seconds_total",
+        "Time in which the node trained again on batches; it is in neither busy nor idle time.",
+        ("node",),
+        {(node,): use.reused for node, use in usage.items()},
     )
     yield Metric(
         "fedoptima_node_idle_seconds",
@@ -144,6 +150,7 @@ def _server(moment: Moment) -> Iterator[Metric]:
     refused = "Devices' updates that came too late to be merged."
     samples = "Samples that those were trained on: they count towards no epoch."
     used = "Samples that went through the whole network and were used."
+    reused = "Samples that the server trained on again, while it had nothing else to do."
     wasted = "Samples that devices trained on for updates that were refused or lost."
     forwarded = "Samples that devices sent without training on them."
     late = "Activation batches dropped: late, and no slot was free."
@@ -157,6 +164,7 @@ def _server(moment: Moment) -> Iterator[Metric]:
             "updates_refused_total": (refused, stale.refused),
             "samples_refused_total": (samples, summary.refused_samples),
             "samples_used_total": (used, summary.work.used),
+            "samples_reused_total": (reused, summary.reused_samples),
             "samples_wasted_total": (wasted, summary.work.wasted),
             "samples_forwarded_total": (forwarded, summary.forwarded_samples),
             "late_batches_total": (late, summary.balance.late_batches),
@@ -197,6 +205,11 @@ def _devices(moment: Moment) -> Iterator[Metric]:
             "Activation batches of the device that the server has trained on.",
             "batches",
         ),
+        (
+            "batches_reused",
+            "How often the server has trained again on batches of the device.",
+            "reused_batches",
+        ),
         ("samples", "Samples that the device has trained on.", "device_samples"),
         ("updates_merged", "Updates of the device that were merged.", "updates"),
     ):
@@ -221,6 +234,7 @@ def evaluations(curve: Sequence[Point]) -> Iterator[dict[str, float]]:
             "versions": float(point.version),
             "throughput/device_samples_per_second": speed.device,
             "throughput/server_samples_per_second": speed.server,
+            "throughput/reused_samples_per_second": speed.reused,
             **point.others,
         }
         yield {name: value for name, value in figures.items() if value is not None}
@@ -234,6 +248,8 @@ def condition(summary: Summary) -> dict[str, float]:
         "idle/server_type_2_ratio": server.idle_2_share,
         "idle/devices_type_1_ratio": devices.idle_1_share,
         "idle/devices_type_2_ratio": devices.idle_2_share,
+        "busy/server_ratio": server.utilisation,
+        "busy/server_reused_ratio": server.reused_share,
         "server/queue_batches": summary.memory.queue.last,
         "server/memory_bytes": summary.memory.total.last,
     }

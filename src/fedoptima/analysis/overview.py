@@ -29,6 +29,7 @@ class NodeLine:
     batches: int  # of a device's activations that the server has trained on; the server's: all
     bytes_sent: int
     bytes_received: int
+    reused_batches: int = 0  # of these, trained on again, as often as they were
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class OverviewAccount:
         summary = self._accounts.summary()
         batches = {name: device.batches for name, device in summary.balance.devices.items()}
         batches[SERVER] = sum(batches.values())
+        reused = {name: device.reused_batches for name, device in summary.balance.devices.items()}
+        reused[SERVER] = sum(reused.values())
         names = sorted(summary.usage, key=lambda name: (name != SERVER, name))
         began = self._accounts.course.began
         return Overview(
@@ -128,6 +131,7 @@ class OverviewAccount:
                     batches.get(name, 0),
                     self._sent[name],
                     self._received[name],
+                    reused.get(name, 0),
                 )
                 for name in names
             },

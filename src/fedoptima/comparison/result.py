@@ -31,6 +31,7 @@ _FIGURES = {  # attribute of `Figures`: name, scale
     "seconds": ("time of the run, s", 1.0),
     "server_idle": ("server idle, s/epoch", 1.0),
     "server_idle_share": ("server idle, %", 100.0),
+    "server_reused_share": ("server reused, %", 100.0),
     "device_idle_1": ("device idle I, s/epoch", 1.0),
     "device_idle_1_share": ("device idle I, %", 100.0),
     "device_idle_2": ("device idle II, s/epoch", 1.0),
@@ -38,10 +39,12 @@ _FIGURES = {  # attribute of `Figures`: name, scale
     "useful_throughput": ("useful samples/s", 1.0),
     "device_throughput": ("device samples/s", 1.0),
     "server_throughput": ("server samples/s", 1.0),
+    "reused_throughput": ("server samples/s, reused", 1.0),
     "bytes_up": ("MB up/epoch", 1e-6),
     "bytes_down": ("MB down/epoch", 1e-6),
     "server_memory": ("peak server MiB", 2.0**-20),
 }
+_REUSED = ("server_reused_share", "reused_throughput")  # only where a run has some
 
 _CALLS = {"comparison": "compare(...)", "sweep": "sweep(...)"}
 
@@ -231,6 +234,8 @@ def _lines(comparison: ComparedRuns) -> Iterator[Line]:
         for kind in KINDS:
             yield f"R, {kind} samples", [_retained(found[kind]) for found in retained]
     for figure, (name, scale) in _FIGURES.items():
+        if figure in _REUSED and not any(getattr(row.mean, figure, None) for row in rows):
+            continue
         yield name, [_cell(row, figure, _scaled(scale)) for row in rows]
 
 

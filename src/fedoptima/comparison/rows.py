@@ -40,6 +40,8 @@ class Figures:
     server_idle_share: float | None = None  # of its time
     device_idle_1_share: float | None = None
     device_idle_2_share: float | None = None
+    server_reused_share: float | None = None  # of its time, on batches that it trained on before
+    reused_throughput: float | None = None  # samples per second, on the server
     test_accuracy: float | None = None  # where validation data was held out of the training data
 
 
@@ -223,6 +225,8 @@ def read_run(case: Case, seed: int, summary: Mapping[str, Any]) -> Run:
         server_idle_share=usage[0]["idle_1_share"] + usage[0]["idle_2_share"],
         device_idle_1_share=usage[1]["idle_1_share"],
         device_idle_2_share=usage[1]["idle_2_share"],
+        server_reused_share=usage[0].get("reused_share"),
+        reused_throughput=throughput.get("reused"),
         test_accuracy=summary.get("test_accuracy"),
     )
     return Run(

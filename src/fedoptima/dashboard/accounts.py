@@ -29,7 +29,7 @@ class RunAccounts:
         self.plan: Plan | None = None
         self.records = 0
         self.newest = 0.0
-        self._looks: deque[tuple[float, int, int]] = deque(maxlen=_RECENT)
+        self._looks: deque[tuple[float, int, int, int]] = deque(maxlen=_RECENT)
 
     def see(self, record: Record) -> None:
         """At once, in whatever order the nodes' records come in."""
@@ -58,10 +58,13 @@ class RunAccounts:
     def recent_throughput(self) -> Throughput:
         """Since about ten calls ago, on the run's clock; when it is over, of the whole run."""
         course = self.accounts.course
-        look = (course.seconds, course.device_samples, course.server_samples)
+        look = (
+            *(course.seconds, course.device_samples),
+            *(course.server_samples, course.reused_samples),
+        )
         if not self._looks or look != self._looks[-1]:
             self._looks.append(look)
         going_on = self.halt is None and len(self._looks) > 1
-        before = self._looks[0] if going_on else (0.0, 0, 0)
-        seconds, device, server = (new - old for new, old in zip(look, before, strict=True))
-        return throughput(int(device), int(server), seconds)
+        before = self._looks[0] if going_on else (0.0, 0, 0, 0)
+        seconds, device, server, reused = (new - old for new, old in zip(look, before, strict=True))
+        return throughput(int(device), int(server), seconds, int(reused))

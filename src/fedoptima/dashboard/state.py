@@ -119,6 +119,7 @@ def _figures(
         "best": number(max(accuracies)) if accuracies else None,
         "device_throughput": number(recent.device),
         "server_throughput": number(recent.server),
+        "reused_throughput": number(recent.reused),
         "useful_throughput": number(summary.useful_throughput),
         "up_bytes": traffic.up.total,
         "down_bytes": traffic.down.total,
@@ -165,6 +166,7 @@ def _speed(summary: Summary) -> dict[str, object]:
         "epochs": [number(stretch.epochs) for stretch in stretches],
         "device": [number(stretch.throughput.device) for stretch in stretches],
         "server": [number(stretch.throughput.server) for stretch in stretches],
+        "reused": [number(stretch.throughput.reused) for stretch in stretches],
     }
 
 
@@ -192,6 +194,7 @@ def _server_row(known: RunAccounts, summary: Summary) -> dict[str, object]:
         "version": fleet.version,
         "used": fleet.batches,
         "merged": sum(facts.merged for facts in fleet.devices.values()),
+        "reused_batches": fleet.reused,
         "samples": summary.server_samples,
         **_usage(summary, SERVER),
     }
@@ -245,7 +248,7 @@ def _usage(summary: Summary, node: NodeId) -> dict[str, object]:
     usage = summary.usage.get(node)
     if usage is None:
         return {}
-    return {"busy": usage.busy, "idle_1": usage.idle_1, "idle_2": usage.idle_2}
+    return asdict(usage)
 
 
 def _notes(known: RunAccounts) -> list[dict[str, object]]:

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedoptima.analysis.formatting import accuracies, brief, duration, percent
+from fedoptima.analysis.formatting import accuracies, brief, busy, duration, percent
 from fedoptima.display.console import say, stderr
 from fedoptima.display.silent import SilentCounter, SilentView, Watch
 from fedoptima.trace.record import RecordProgress
@@ -166,6 +166,7 @@ class RunProgress:
     best: float | None
     server: float | None  # busy, as a share of its time; None: it has had none yet
     devices: float | None
+    reused: float | None = None  # the server's, with batches that it trains on again
 
     @classmethod
     def of(
@@ -185,8 +186,8 @@ class RunProgress:
         done = f"{progress.epochs:.1f}{f' of {stop.epochs:g}' if stop.epochs else ''} epochs"
         if stop.rounds:
             done += f", {progress.rounds} of {stop.rounds} rounds"
-        busy = {node: use.utilisation for node, use in usage.items() if use.span}
-        server = busy.pop(SERVER, None)
+        shares = {node: use.utilisation for node, use in usage.items() if use.span}
+        server = shares.pop(SERVER, None)
         return cls(
             seconds=max(0.0, now - began),
             done=done,
@@ -194,7 +195,8 @@ class RunProgress:
             accuracy=measured[-1] if measured else None,
             best=max(measured, default=None),
             server=server,
-            devices=sum(busy.values()) / len(busy) if busy else None,
+            devices=sum(shares.values()) / len(shares) if shares else None,
+            reused=usage[SERVER].reused_share if server is not None else None,
         )
 
     @property
@@ -203,7 +205,7 @@ class RunProgress:
 
     @property
     def busy_text(self) -> str:
-        return f"busy: server {percent(self.server)}, devices {percent(self.devices)}"
+        return f"busy: server {busy(self.server, self.reused)}, devices {percent(self.devices)}"
 
     def line(self) -> str:
         return f"{duration(self.seconds)}, {self.done}, {self.accuracy_text}, {self.busy_text}"

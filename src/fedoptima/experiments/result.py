@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedoptima.analysis.curve import Point
-from fedoptima.analysis.formatting import accuracies, duration, megabytes, percent
+from fedoptima.analysis.formatting import accuracies, busy, duration, megabytes, percent
 from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.influence import influence_warnings
 from fedoptima.analysis.summary import Summary
@@ -220,7 +220,7 @@ class Result:
             ("split", f"after {self.split_after} (block {self.split})"),
             (
                 "busy",
-                f"server {percent(self.server_utilisation)}, "
+                f"server {busy(self.server_utilisation, self.usage[SERVER].reused_share)}, "
                 f"devices {percent(self.device_utilisation)}",
             ),
             ("traffic", f"{megabytes(self.bytes_up)} up, {megabytes(self.bytes_down)} down"),

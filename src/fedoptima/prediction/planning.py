@@ -68,7 +68,7 @@ class Prediction:
     forwarded_samples_per_second: float  # and that it sends without training on them
     batches_per_second: float  # of activations, that the server trains on
     offered: float  # that devices and uplinks could send
-    server_busy: float  # share of its time
+    server_busy: float  # share of its time, without reused batches
     bottleneck: Bottleneck
     explanation: str
     memory: ServerMemory | None  # None where the server holds no activations

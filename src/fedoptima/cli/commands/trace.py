@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import fedoptima.cli.options as options
-from fedoptima.analysis.formatting import counted, duration
+from fedoptima.analysis.formatting import counted, duration, percent
 from fedoptima.display.console import plain_table, stdout
 from fedoptima.display.progress import RecordCounter
 
@@ -97,6 +97,13 @@ def _show_nodes(overview: Overview) -> None:
     if len(lines) > _MOST_NODES:
         console.print(f"and {len(lines) - _MOST_NODES:,} more; --json has them all")
     console.print("idle I: waiting for the other side; idle II: waiting for slower devices")
+    for name, line in lines:
+        if line.usage.reused:
+            share = percent(line.usage.reused_share)
+            console.print(
+                f"{name}: {line.usage.reused:.1f} s ({share}) with reused batches, not in busy; "
+                f"{line.reused_batches:,} of them"
+            )
 
 
 def _cells(line: NodeLine) -> list[str]:

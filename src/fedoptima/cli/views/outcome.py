@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from fedoptima.analysis.formatting import accuracies, brief, duration, megabytes, percent
+from fedoptima.analysis.formatting import accuracies, brief, busy, duration, megabytes, percent
 from fedoptima.display.console import plain_table, stdout
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def _figures(result: Result, time: str) -> Table:
         throughput += f" and {brief(sent / seconds)} only sent"
     if result.server_samples:
         throughput += f", {brief(result.server_samples / seconds)} on the server"
+    if again := result.summary.reused_samples:
+        throughput += f" and {brief(again / seconds)} reused"
     throughput += f"; {brief(result.useful_samples / seconds)} useful"
     if result.accuracy is not None:
         table.add_row("accuracy", accuracies(result.accuracy, result.best_accuracy))
@@ -56,8 +58,9 @@ def _figures(result: Result, time: str) -> Table:
     if result.split_after:
         blocks = f"{result.split} block{'s' if result.split > 1 else ''} on the devices"
         table.add_row("split", f"after {result.split_after}: {blocks}")
-    busy = f"server {percent(result.server_utilisation)}"
-    table.add_row("busy", f"{busy}, devices {percent(result.device_utilisation)}")
+    usage = result.summary.server_usage
+    shares = f"server {busy(usage.utilisation, usage.reused_share)}"
+    table.add_row("busy", f"{shares}, devices {percent(result.device_utilisation)}")
     table.add_row("throughput", throughput)
     table.add_row(
         "traffic", f"{megabytes(result.bytes_up)} up, {megabytes(result.bytes_down)} down"
@@ -85,9 +88,12 @@ def _times(result: Result) -> Table:
         cells = []
         for idle in (sum(u.idle_1 for u in uses), sum(u.idle_2 for u in uses)):
             cells += [f"{result.summary.per_epoch(idle / count):.2f}", percent(idle / span)]
-        table.add_row(name, percent(sum(use.busy for use in uses) / span), *cells)
+        again = [percent(sum(use.reused for use in uses) / span)] if reused else []
+        table.add_row(name, percent(sum(use.busy for use in uses) / span), *again, *cells)
 
-    table = plain_table("", "busy", "idle I, s/epoch", "", "idle II, s/epoch", "")
+    reused = any(use.reused for use in result.usage.values())
+    columns = ("busy", *(["reused"] if reused else []))
+    table = plain_table("", *columns, "idle I, s/epoch", "", "idle II, s/epoch", "")
     row(SERVER, [result.usage[SERVER]])
     for node, use in shown.items():
         row(node, [use])

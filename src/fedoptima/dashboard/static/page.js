@@ -124,9 +124,10 @@ function tell({ state, text, reading, share, records }) {
 
 let queue = {};
 
-function idle({ busy, idle_1: one, idle_2: two }) {
-  const whole = busy + one + two;
-  return whole ? [percent((one + two) / whole), `I ${percent(one / whole)}, II ${percent(two / whole)}`] : ["–", ""];
+function idle({ busy, reused, idle_1: one, idle_2: two }) {
+  const whole = busy + reused + one + two;
+  const again = reused ? `; reused batches ${percent(reused / whole)}` : "";
+  return whole ? [percent((one + two) / whole), `I ${percent(one / whole)}, II ${percent(two / whole)}${again}`] : ["–", ""];
 }
 
 function tiles() {
@@ -135,7 +136,7 @@ function tiles() {
     ["time", duration(now.seconds), `${brief(now.epochs)} epochs, ${brief(now.version)} merges`],
     ["server idle", ...idle(now.server_usage)],
     ["devices idle, mean", ...idle(now.device_usage)],
-    ["samples per second", brief(now.device_throughput), `on devices; ${brief(now.server_throughput)} on the server; ${brief(now.useful_throughput)} useful, all in all`],
+    ["samples per second", brief(now.device_throughput), `on devices; ${brief(now.server_throughput)} on the server${now.reused_throughput ? `, ${brief(now.reused_throughput)} reused` : ""}; ${brief(now.useful_throughput)} useful, all in all`],
     ["queue, mean", brief(queue.mean), `peak ${brief(queue.peak)}${queue.cap == null ? "" : `, cap ${queue.cap}`}`],
     ["traffic", megabytes(now.up_bytes + now.down_bytes), `${megabytes(now.up_bytes)} up`],
     ["records", brief(now.records), `${brief(now.records_per_second)} a second`],

@@ -50,6 +50,7 @@ function drawSpeed(Plotly) {
   react(Plotly, "speed", [
     line(x, known.speed.device, "all devices", "--train", {}),
     line(x, known.speed.server, "server", "--idle-2", { line: { dash: "dash" } }),
+    ...(known.speed.reused.some(Boolean) ? [line(x, known.speed.reused, "server, reused", "--reuse", { line: { dash: "dot" } })] : []),
   ], { yaxis: { rangemode: "tozero" } });
 }
 

@@ -2,14 +2,15 @@
 import { ago, brief, make, percent, say } from "/static/words.js";
 
 const share = (key) => (row) =>
-  row.busy == null ? "–" : percent(row[key] / ((row.busy + row.idle_1 + row.idle_2) || 1));
+  row.busy == null ? "–" : percent(row[key] / ((row.busy + row.reused + row.idle_1 + row.idle_2) || 1));
 const figure = (key) => (row) => brief(row[key]);
 
 export const NODES = [
   { title: "node", text: (row) => row.name },
   { title: "state", text: (row) => row.state, words: true },
   { title: "its time", bar: true },
-  { title: "busy", text: share("busy") },
+  { title: "busy", text: share("busy"), hint: "without batches that are used again" },
+  { title: "reused", text: share("reused"), hint: "training on batches again, while there is nothing else to do" },
   { title: "idle I", text: share("idle_1"), hint: "waiting for the other side" },
   { title: "idle II", text: share("idle_2"), hint: "waiting for slower devices" },
   { title: "GFLOP/s", text: figure("gflops") },
@@ -76,14 +77,14 @@ export function errorRow(width) {
 
 function stack() {
   const bar = make("div", "", { class: "bar", "aria-hidden": "true" }); // the figures stand beside it
-  for (const colour of ["--train", "--idle-1", "--idle-2"]) {
+  for (const colour of ["--train", "--reuse", "--idle-1", "--idle-2"]) {
     const part = make("i");
     part.style.background = `var(${colour})`;
     bar.append(part);
   }
-  bar.update = ({ busy, idle_1: one, idle_2: two }) => {
-    const whole = busy + one + two || 1;
-    [busy, one, two].forEach((seconds, index) => { bar.children[index].style.width = `${(100 * (seconds ?? 0)) / whole}%`; });
+  bar.update = ({ busy, reused, idle_1: one, idle_2: two }) => {
+    const whole = busy + reused + one + two || 1;
+    [busy, reused, one, two].forEach((seconds, index) => { bar.children[index].style.width = `${(100 * (seconds ?? 0)) / whole}%`; });
   };
   return bar;
 }

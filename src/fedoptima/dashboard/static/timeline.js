@@ -3,7 +3,7 @@
 import { KINDS } from "/static/kinds.js";
 import { duration, say } from "/static/words.js";
 
-const STACKED = ["train", "merge", "other", "idle_1", "idle_2", "away"], TRANSFERS = ["send", "receive"];
+const STACKED = ["train", "reuse", "merge", "other", "idle_1", "idle_2", "away"], TRANSFERS = ["send", "receive"];
 const LANE = 26, BAR = 15, LINE = 3, AXIS = 22;
 
 export class Timeline {

@@ -123,7 +123,7 @@ def _throughputs(views: Sequence[RunView]) -> list[Figure]:
                 ends = [0.0, *(unit.of(stretch.seconds) for stretch in stretches)]
                 line = steps(ends, [*speeds, speeds[-1]], run_name(view), line_of(look))
                 traces.append({**line, "hovertemplate": "%{y:,.4g} samples/s"})
-        owner = "devices" if side == "device" else "server"
+        owner = {"device": "devices", "server": "server"}.get(side, "server, reused batches")
         figures.append(
             Figure(
                 f"throughput-{side}",
@@ -142,4 +142,6 @@ _SIDES = {
     "next; a dip is a time in which devices waited or were away.",
     "server": "Samples that the server trained on per second, from one evaluation to the next. "
     "Methods that train nothing on the server have no line.",
+    "reused": "Samples that the server trained on again per second, while it had nothing else to "
+    "do; they are in no other figure.",
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedoptima.analysis.curve import shown_metrics
-from fedoptima.analysis.formatting import brief, duration, percent
+from fedoptima.analysis.formatting import brief, busy, duration, percent
 from fedoptima.analysis.run_view import RunView
 from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER
@@ -35,7 +35,9 @@ def key_figures(views: Sequence[RunView]) -> TextTable:
 def _figures(views: Sequence[RunView]) -> dict[str, Callable[[RunView], str]]:
     names = dict.fromkeys(name for view in views for name in shown_metrics(view.summary.curve))
     metrics = {f"final {cut(name)}": _final(name) for name in names}
-    return {**metrics, **_KEY_FIGURES}
+    reuses = any(view.summary.reused_samples for view in views)
+    shown = {name: figure for name, figure in _KEY_FIGURES.items() if reuses or name not in _REUSED}
+    return {**metrics, **shown}
 
 
 def _final(name: str) -> Callable[[RunView], str]:
@@ -84,6 +86,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "epochs": lambda view: brief(view.summary.epochs),
     "merges": lambda view: f"{view.summary.versions:,}",
     "server busy": lambda view: percent(view.summary.server_usage.utilisation),
+    "server busy, reused": lambda view: percent(view.summary.server_usage.reused_share),
     "devices busy": lambda view: percent(view.summary.device_usage.utilisation),
     "server idle I, s/epoch": _per_epoch(lambda view: view.summary.server_usage.idle_1),
     "server idle II, s/epoch": _per_epoch(lambda view: view.summary.server_usage.idle_2),
@@ -93,6 +96,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "device samples/s": lambda view: brief(view.summary.throughput.device),
     "samples only sent": lambda view: f"{view.summary.forwarded_samples:,}",
     "server samples/s": lambda view: brief(view.summary.throughput.server),
+    "server samples/s, reused": lambda view: brief(view.summary.throughput.reused),
     "MB up/epoch": _per_epoch(lambda view: view.summary.traffic.up.total, 1e-6),
     "MB down/epoch": _per_epoch(lambda view: view.summary.traffic.down.total, 1e-6),
     "peak server memory, MiB": lambda view: brief(view.summary.memory.total.peak / 2**20),
@@ -104,6 +108,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "samples refused": lambda view: f"{view.summary.refused_samples:,}",
     "batches late": lambda view: f"{view.summary.balance.late_batches:,}",
 }
+_REUSED = ("server busy, reused", "server samples/s, reused")  # only where a run has some
 
 
 def nodes(view: RunView) -> TextTable:
@@ -119,7 +124,7 @@ def nodes(view: RunView) -> TextTable:
                 node,
                 brief(join.flops_per_second / 1e9) if join else "-",
                 brief(join.bytes_per_second * 8e-6) if join else "-",
-                percent(use.utilisation),
+                busy(use.utilisation, use.reused_share),
                 brief(each.idle_1),
                 percent(use.idle_1_share),
                 brief(each.idle_2),

@@ -57,8 +57,8 @@
   const ROWS = STACK + 2 * TRANSFER + GAP;
   const COLUMNS = 800;
   const kindOf = Object.fromEntries(report.kinds.map((kind, index) => [kind.key, index]));
-  const stacked = ["train", "merge", "other", "idle_1", "idle_2", "away"].map((key) => kindOf[key]);
-  const jobs = new Set(stacked.slice(0, 3));
+  const stacked = ["train", "reuse", "merge", "other", "idle_1", "idle_2", "away"].map((key) => kindOf[key]);
+  const jobs = new Set(stacked.slice(0, 4));
   const ENOUGH = [0.01, 0.5]; // of a column: one row of a transfer, or two
 
   function unpack(text, Type) {
