@@ -211,7 +211,7 @@ def test_a_server_is_resumed_although_an_old_part_of_its_trace_is_damaged(tmp_pa
     assert len(points) > 1
 
 
-def test_a_device_that_was_away_when_the_run_ended_is_told_so(tmp_path: Path) -> None:
+def test_a_device_is_away_when_the_run_ends(tmp_path: Path) -> None:
     with fleet(tmp_path, "fl") as run:
         server = run.start_server("--set", "stop.rounds=1")
         devices = [run.start_device(name) for name in ("pi-1", "pi-2")]
