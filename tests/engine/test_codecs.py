@@ -15,13 +15,26 @@ from torch import Tensor
 
 from fedoptima.core.codecs import Codec, Codecs
 from fedoptima.core.errors import NotFinite, ProtocolViolation
-from fedoptima.core.jobs import Backward, Forward, ServerStep
-from fedoptima.core.messages import ActivationBatch, GlobalModel, GradientBatch
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    Backward,
+    BasedMerge,
+    DeviceProfile,
+    ExportModel,
+    Forward,
+    Merge,
+    Part,
+    PlanRun,
+    ServerOptimizer,
+    ServerStep,
+)
+from fedoptima.core.messages import ActivationBatch, GlobalModel, GradientBatch, ModelUpdate
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import Plan
-from fedoptima.core.types import NodeId, Payload
-from fedoptima.engine.codecs import LARGEST_CODE, SCALE, CutCodec, decode, encode
+from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.engine.codecs import LARGEST_CODE, SCALE, CutCodec, UpdateCodec, decode, encode
 from fedoptima.engine.payloads import Tensors, unpack
+from fedoptima.engine.server import ServerEngine
 from fedoptima.sim.dry import Sizes
 from tests.engine.bench import Bench, dense_model, payload, samples
 
@@ -166,6 +179,25 @@ def test_a_sample_that_is_not_finite_is_found_by_its_scale(
         bench.server.admit(of(tensors, **{"activations.0" + SCALE: scale}))
 
 
+def test_a_batch_that_is_looked_at_while_it_trains_trains_nothing_if_it_is_not_finite(
+    coded: tuple[Bench, Tensors],
+) -> None:
+    """As a simulation does it."""
+    bench, tensors = coded
+    server = ServerEngine(bench.workload, deferred=True)
+    server.execute(PlanRun((DeviceProfile(NodeId("d"), 28, 1e9, 1e6),)), PayloadId("p"))
+    before = server.export()
+    scale = tensors["activations.0" + SCALE].clone()
+    scale[3] = math.nan
+    bad = payload(**{**tensors, "activations.0" + SCALE: scale})
+    server.admit(ActivationBatch(0, bad))  # its form is right
+    server.execute(ServerStep(NodeId("d"), 1, 0, bad, 0.0), PayloadId("x"))
+    after = server.export()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert server.deferred is not None
+    assert "activations.0.scale holds NaN" in str(server.deferred.read()["d"])  # type: ignore[index]
+
+
 def test_codes_and_scales_that_no_device_makes_are_refused(coded: tuple[Bench, Tensors]) -> None:
     bench, tensors = coded
     name, scale = "activations.0", "activations.0" + SCALE
@@ -192,3 +224,73 @@ def test_the_limits_on_messages_are_those_of_what_is_sent() -> None:
     assert most[0] - most[1] == 7 * (8 * 4 - 8 - 4)
     assert bench.server.most_bytes(GradientBatch) == 7 * 8 * 4
     assert bench.server.most_bytes(GlobalModel) == cast(Payload, bench.first_model).nbytes
+
+
+# ---- updates -------------------------------------------------------------------------------------
+
+
+def trained(bench: Bench, delta: bool = False) -> Payload:
+    bench.at("d", Forward(0))
+    bench.at("d", AuxiliaryStep(0))
+    return bench.at("d", ExportModel(delta)).result
+
+
+@pytest.mark.parametrize("codec", CODED)
+def test_an_update_is_sent_as_the_coded_change_of_its_weights(codec: Codec) -> None:
+    plain, bench = (bench_with(Codecs(updates=each)) for each in ("float32", codec))
+    whole, sent = unpack(trained(plain)), trained(bench)
+    assert sent.nbytes == Sizes(Plan.from_json(bench.plan)).update < plain.first_model.nbytes
+    bench.server.admit(ModelUpdate(0, 7, sent))
+    first = unpack(bench.first_model)
+    names = {name for name in first if first[name].dim() > 1}
+    found = UpdateCodec(codec, frozenset(names)).decode(unpack(sent), first)
+    for name, tensor in whole.items():
+        change = (tensor - first[name]).abs().amax()
+        off = (found[name] - tensor).abs().amax()
+        assert off <= change / 200 + 1e-7 if name in names else torch.equal(found[name], tensor)
+
+
+@pytest.mark.parametrize("base", ["known", "not known"])
+def test_a_coded_update_is_merged_with_the_model_that_its_round_began_with(base: str) -> None:
+    """If that is not known any more, with the one that there is."""
+    bench = bench_with(Codecs(updates="int8"))
+    sent = trained(bench)
+    first = unpack(bench.first_model)
+    codec = UpdateCodec.of("int8", first, [n for n in first if "weight" in n or "bias" in n])
+    expected = codec.decode(unpack(sent), first)
+    bases = (bench.first_model,) if base == "known" else (None,)
+    part = Part(NodeId("d"), 0.5, sent)
+    merged = unpack(bench.at_server(BasedMerge(0.5, (part,), (), None, bases)).result)
+    for name, tensor in merged.items():
+        assert torch.allclose(tensor, 0.5 * first[name] + 0.5 * expected[name])
+
+
+def test_deltas_are_coded_and_stay_deltas() -> None:
+    bench = bench_with(Codecs(updates="int8"))
+    sent = trained(bench, delta=True)
+    first = unpack(bench.first_model)
+    part = Part(NodeId("d"), 1.0, sent)
+    merge = Merge(1.0, (part,), (), ServerOptimizer())
+    merged = unpack(bench.at_server(merge).result)
+    codec = UpdateCodec.of("int8", first, list(first))
+    change = codec.decode(unpack(sent), None)
+    for name, tensor in merged.items():
+        assert torch.allclose(tensor, first[name] + change[name])
+
+
+def test_updates_of_another_form_are_refused() -> None:
+    plain, bench = bench_with(Codecs()), bench_with(Codecs(updates="int8"))
+    whole, sent = trained(plain), trained(bench)
+    with pytest.raises(ProtocolViolation):
+        bench.server.admit(ModelUpdate(0, 7, whole))
+    with pytest.raises(ProtocolViolation):
+        plain.server.admit(ModelUpdate(0, 7, sent))
+    tensors = unpack(sent)
+    name = next(name for name in tensors if name.endswith(SCALE))
+    for bad, error in ((math.nan, NotFinite), (1e5, NotFinite), (-0.1, ProtocolViolation)):
+        changed = {**tensors, name: torch.full_like(tensors[name], bad)}
+        with pytest.raises(error):
+            bench.server.admit(ModelUpdate(0, 7, payload(**changed)))
+        message = ModelUpdate(0, 7, payload(**changed))
+        with pytest.raises(error):
+            bench.server.admit(message, bench.server.inspect(message))

@@ -37,6 +37,10 @@ METHODS = [
     {"name": "fedbuff", "buffer": 2},
     {"name": "oafl"},
     {"name": "fedoptima", "robust": "refuse"},
+    {"name": "fedoptima", "codec": "int8", "update_codec": "int8"},
+    {"name": "splitfed", "codec": "int8", "gradient_codec": "int8", "update_codec": "bfloat16"},
+    {"name": "pipar", "micro_batches": 3, "codec": "bfloat16", "gradient_codec": "int8"},
+    {"name": "fedbuff", "buffer": 2, "update_codec": "int8"},
     {"name": "fedoptima", "train_every": 3},
 ]
 EVERY = pytest.mark.parametrize("method", METHODS, ids=lambda m: " ".join(map(str, m.values())))
@@ -133,10 +137,11 @@ def poisoned(where: str) -> nn.Sequential:
     return nn.Sequential(first, rest)
 
 
+@pytest.mark.parametrize("codec", ["float32", "int8"])
 @pytest.mark.parametrize("where", ["device", "server"])
 @pytest.mark.parametrize("row", [0, 17, 50, 95])  # in different batches of different devices
 def test_nan_has_the_same_consequence_in_recorded_steps(
-    where: str, row: int, tmp_path: Path
+    where: str, row: int, codec: str, tmp_path: Path
 ) -> None:
     inputs, labels = data()
     inputs[row] *= 1000
@@ -144,7 +149,8 @@ def test_nan_has_the_same_consequence_in_recorded_steps(
     for workers in ("auto", 1):
         out = tmp_path / str(workers)
         changes = {"model": poisoned(where), "train": (inputs, labels), "workers": workers}
-        result = run(**changes, device=DEVICE, epochs=4.0, out=out)
+        method = {"name": "fedoptima", "codec": codec}
+        result = run(**changes, method=method, device=DEVICE, epochs=4.0, out=out)
         notes = [
             effect
             for record in read_trace(out / "trace.jsonl.gz")

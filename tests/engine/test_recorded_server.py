@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedoptima.core.codecs import PLAIN, Codecs
 from fedoptima.core.jobs import CloseCopy, DeviceProfile, OpenCopy, PlanRun, ServerStep
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId, PayloadId
+from fedoptima.engine.codecs import CutCodec
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.faults import Faults
 from fedoptima.engine.graphs.network_server import RecordedServer
@@ -44,9 +46,12 @@ def model(*more: nn.Module) -> nn.Sequential:
         )
 
 
-def bench(training: ServerTraining = ServerTraining.SHARED, *more: nn.Module) -> Bench:
+def bench(
+    training: ServerTraining = ServerTraining.SHARED, *more: nn.Module, codecs: Codecs = PLAIN
+) -> Bench:
     auxiliary = "classifier" if training is ServerTraining.SHARED else "none"
-    return Bench(model(*more), samples(), training=training, compute="cuda", auxiliary=auxiliary)
+    parts = {"training": training, "compute": "cuda", "auxiliary": auxiliary, "codecs": codecs}
+    return Bench(model(*more), samples(), **parts)  # type: ignore[arg-type]
 
 
 def batch(seq: int, samples: int = 7, *, scale: float = 1.0) -> Tensors:
@@ -77,13 +82,15 @@ def started(engine: ServerEngine, training: ServerTraining) -> ServerEngine:
 
 
 @on_a_gpu
+@pytest.mark.parametrize("codecs", [PLAIN, Codecs("int8", "int8"), Codecs("bfloat16")], ids=str)
 @pytest.mark.parametrize("training", [ServerTraining.SHARED, ServerTraining.PER_DEVICE])
 def test_recorded_steps_give_the_same_gradients_and_weights(
-    training: ServerTraining, caplog: pytest.LogCaptureFixture
+    training: ServerTraining, codecs: Codecs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    batches = [batch(seq, 4 if seq % 5 == 4 else 7) for seq in range(30)]
+    cut = CutCodec(codecs, frozenset({"activations.0"}))
+    batches = [cut.encode(batch(seq, 4 if seq % 5 == 4 else 7)) for seq in range(30)]
     with deterministic(1):
-        workload = bench(training).workload
+        workload = bench(training, codecs=codecs).workload
         engines = [started(kind(workload), training) for kind in (RecordedServer, ServerEngine)]
         ours, expected = (train(engine, batches) for engine in engines)
         saved = [engine.save()[1] for engine in engines]

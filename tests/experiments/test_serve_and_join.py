@@ -165,3 +165,17 @@ def test_a_server_that_cannot_work_is_refused_before_anything_is_written(
 def test_a_device_that_cannot_work_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         fedoptima.join(**options)  # type: ignore[arg-type]
+
+
+def test_coded_runs_are_served_and_replayed_bit_for_bit(tmp_path: Path) -> None:
+    """splitfed sends all that can be coded: activations, gradients and updates."""
+    codecs = dict.fromkeys(("codec", "gradient_codec", "update_codec"), "int8")
+    recipe, out = tiny_recipe(method={"name": "splitfed", **codecs}), tmp_path / "run"
+    serving = Serving(recipe=recipe, out=out, listen=ANYWHERE)
+    serving.join_all(tmp_path / "states")
+    result = serving.work.answer()
+    assert isinstance(result, fedoptima.Result)
+    found = fedoptima.replay(out, weights=True, allow_modules=["tests"])
+    assert found.identical, found
+    traffic = result.summary.traffic
+    assert traffic.down.gradients < traffic.up.activations  # these have labels beside them

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from typing import get_args
 
+import pytest
+import torch
+
+from fedoptima.core.codecs import Codec, Codecs
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -21,7 +26,9 @@ from fedoptima.core.jobs import (
 )
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.types import NodeId, Payload, PayloadId
-from fedoptima.preprocess.job_costs import JobCosts, Rates
+from fedoptima.engine.codecs import decode, encode
+from fedoptima.preprocess.job_costs import DECODING, ENCODING, JobCosts, Rates
+from fedoptima.preprocess.work import MovedBytes
 
 DATA = Payload(PayloadId("x"), 0)
 D = NodeId("d")
@@ -128,3 +135,31 @@ def test_an_optimisers_step_moves_what_it_keeps_for_each_weight(state: int, pass
 
 def test_a_skipped_step_takes_no_time_even_where_every_job_has_an_overhead() -> None:
     assert JobCosts(SPLIT).seconds(SkipStep(0), 8, Rates(1.0, 1.0, overhead=3.0)) == 0.0
+
+
+def test_coding_moves_what_its_operations_do() -> None:
+    tensors = {"x": torch.rand(64, 50)}
+    for codec in get_args(Codec):
+        with MovedBytes() as coding:
+            sent = encode(tensors, {"x"}, codec)
+        with MovedBytes() as decoding:
+            decode(sent, {"x"}, codec)
+        numbers = tensors["x"].numel()  # and a little for each of 64 scales
+        assert coding.total == pytest.approx(ENCODING[codec] * numbers, rel=0.03)
+        assert decoding.total == pytest.approx(DECODING[codec] * numbers, rel=0.03)
+
+
+def test_a_node_pays_for_coding_where_it_pays_for_memory() -> None:
+    first = replace(MOVING[0], cut_rows=((0, 2),), weight_rows=(5, 1))
+    coded = replace(TRAFFIC, blocks=(first, MOVING[1]), codecs=Codecs("int8", "bfloat16", "int8"))
+    before, after = JobCosts(TRAFFIC), JobCosts(coded)
+    for job, more in [
+        (Forward(0, 1, 4), 2 * 2 * 37),
+        (ServerStep(D, 1, 0, DATA, 0.0), 8 * 2 * 13),
+        (ServerStep(D, 1, 0, DATA, 0.0, True, 1, 2), 4 * 2 * (13 + 6)),
+        (Backward(0, 0, DATA, False, 4), 2 * 2 * 6),
+        (ExportModel(), 5 * (37 + 12)),
+        (Merge(0.0, PARTS * 3, (D,)), 3 * 5 * (13 + 12)),
+        (LoadModel(DATA, 0.0), 0),
+    ]:
+        assert after.moved(job, 8) - before.moved(job, 8) == more, job

@@ -18,6 +18,7 @@ from fedoptima.analysis.transfers import Transfer, TransferAccount
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
+    BasedMerge,
     Forward,
     FullStep,
     Merge,
@@ -52,6 +53,7 @@ _KINDS: dict[type, Kind] = {
     ServerStep: Kind.TRAIN,
     ReusedStep: Kind.REUSE,
     Merge: Kind.MERGE,
+    BasedMerge: Kind.MERGE,
     RobustMerge: Kind.MERGE,
 }
 

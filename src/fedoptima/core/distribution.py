@@ -71,6 +71,10 @@ class Distribution:
                 self._sent[device] = (self.version, self._model)
         return effects
 
+    @property
+    def remembers(self) -> bool:
+        return self._remember
+
     def base_of(self, device: NodeId, version: int) -> Payload | None:
         """The model of that version, if it is what the device was sent last."""
         sent = self._sent.get(device)

@@ -158,13 +158,19 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class RobustMerge(Merge):
+class BasedMerge(Merge):
+    """A merge of updates that are, in part, changes of the model their round began with."""
+
+    bases: tuple[Payload | None, ...] = ()  # that model, for each part, if it is known
+
+
+@dataclass(frozen=True)
+class RobustMerge(BasedMerge):
     """A merge in which the engine limits or refuses updates that stand out from the fleet's.
 
     The result's text names the refused devices (`core.robust.refusals`).
     """
 
-    bases: tuple[Payload | None, ...] = ()  # the model each part's round began with, if known
     epochs: tuple[float, ...] = ()  # the part of an epoch that each was trained for
 
 

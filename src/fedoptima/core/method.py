@@ -39,3 +39,10 @@ class Method:
     local_loss: Callable[..., object] | None = field(default=None, hash=False)
     # Options that were left open, as they were chosen for the number of devices.
     resolved: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    @property
+    def has_bases(self) -> bool:
+        """The server keeps the model that a device was sent: its update is compared with it, or is
+        in part a change of it."""
+        changes = self.codecs.updates != "float32" and not self.program.delta
+        return changes or self.robust != "none"

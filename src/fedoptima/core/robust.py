@@ -12,7 +12,7 @@ from typing import Literal
 
 from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.events import JobDone
-from fedoptima.core.jobs import Merge, Part, RobustMerge
+from fedoptima.core.jobs import BasedMerge, Merge, Part, RobustMerge
 from fedoptima.core.membership import Roster
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.progress import Progress
@@ -22,35 +22,34 @@ Robust = Literal["none", "clip", "refuse"]
 RobustBarrier = Literal["none", "clip", "refuse", "trimmed_mean", "median"]
 
 
-def guarded(
+def based(
     merge: Merge,
     settled: Sequence[tuple[NodeId, ModelUpdate]],
     base_of: Callable[[NodeId, int], Payload | None],
     epochs_of: Callable[[NodeId, int], float],
-) -> RobustMerge:
-    """``merge``, with what the engine needs to compare the updates.
+    robust: bool,
+) -> BasedMerge:
+    """``merge``, with the models that the updates are to be compared with or are changes of.
 
     ``base_of``: the model that a device was sent, by version; ``epochs_of``: what training on so
-    many samples is of an epoch.
+    many samples is of an epoch, for a ``robust`` merge.
     """
     updates = dict(settled)
-    return RobustMerge(
-        merge.keep,
-        merge.parts,
-        merge.refresh,
-        merge.server_optimizer,
-        bases=tuple(
-            base_of(part.device, updates[part.device].version) if part.device in updates else None
-            for part in merge.parts
-        ),
-        # What a buffer took earlier was counted then.
-        epochs=tuple(
-            epochs_of(part.device, updates[part.device].processed)
-            if part.device in updates
-            else 0.0
-            for part in merge.parts
-        ),
+    known = [updates.get(part.device) for part in merge.parts]
+    devices = [part.device for part in merge.parts]
+    whole = (merge.keep, merge.parts, merge.refresh, merge.server_optimizer)
+    bases = tuple(
+        None if update is None else base_of(device, update.version)
+        for device, update in zip(devices, known, strict=True)
     )
+    if not robust:
+        return BasedMerge(*whole, bases=bases)
+    # What a buffer took earlier was counted then.
+    epochs = tuple(
+        0.0 if update is None else epochs_of(device, update.processed)
+        for device, update in zip(devices, known, strict=True)
+    )
+    return RobustMerge(*whole, bases=bases, epochs=epochs)
 
 
 def book(merge: RobustMerge, text: str, roster: Roster, progress: Progress) -> list[Effect]:

@@ -31,7 +31,7 @@ from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.progress import Progress
 from fedoptima.core.ranges import check_range, unusual_speeds
 from fedoptima.core.reuse import NoReuse, ReusePolicy
-from fedoptima.core.robust import book, faults, guarded, merged_parts
+from fedoptima.core.robust import based, book, faults, merged_parts
 from fedoptima.core.settings import ServerSettings, predicted_round
 from fedoptima.core.types import NodeId
 
@@ -56,7 +56,7 @@ class Training:
         self.flow = method.flow()
         self.aggregation = method.aggregation()
         self.models = Distribution(
-            copy_per_device=method.training is ServerTraining.PER_DEVICE, remember=self._robust
+            copy_per_device=method.training is ServerTraining.PER_DEVICE, remember=method.has_bases
         )
         self.progress = Progress(settings.stop, settings.evaluate_every)
         self.roster = Roster()
@@ -240,8 +240,8 @@ class Training:
         def epochs_of(device: NodeId, trained: int) -> float:
             return self.roster.shares.epochs(device, trained) * decision.counted
 
-        if self._robust and merge is not None:
-            merge = guarded(merge, decision.settled, self.models.base_of, epochs_of)
+        if self.models.remembers and merge is not None:
+            merge = based(merge, decision.settled, self.models.base_of, epochs_of, self._robust)
         for device, update in decision.settled:
             # Counted here and not on arrival: an update discarded by a barrier is handed in again.
             self.roster.settle(device, update.data.id)

@@ -17,9 +17,11 @@ from torch import Tensor
 from fedoptima.core.codecs import PLAIN, Codec, Codecs
 from fedoptima.core.plan import Plan
 from fedoptima.engine.payloads import ACTIVATIONS, Tensors
+from fedoptima.preprocess.profile import is_codable
 
 LARGEST_CODE = 127
 SCALE = ".scale"  # after the name of the tensor
+_LEAST = torch.finfo(torch.float32).tiny  # smaller ones have too few digits to divide by
 
 
 def encode(tensors: Mapping[str, Tensor], names: Collection[str], codec: Codec) -> Tensors:
@@ -64,11 +66,13 @@ def comparable(tensors: Mapping[str, Tensor], names: Collection[str], codec: Cod
 
 
 def _quantise(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    # By a product: a GPU divides by a number in its own way.
-    scale = tensor.abs().flatten(1).amax(1) * (1 / LARGEST_CODE)
-    codes = (tensor / _beside(scale, tensor)).round_().clamp_(-LARGEST_CODE, LARGEST_CODE)
-    # Of zeros the scale is 0; of what is not finite it is not, and no number is left to be coded.
-    return codes.nan_to_num_(0.0).to(torch.int8), scale
+    flat = tensor.flatten(1)
+    largest = torch.maximum(flat.amax(1), -flat.amin(1))
+    scale = largest * (1 / LARGEST_CODE)  # a product: a GPU divides by a number in its own way
+    scale = scale * (scale >= _LEAST)  # NaN stays NaN
+    # Of zeros the scale is 0; of what is not finite it is not: then no number is left to be coded.
+    codes = (tensor / _beside(scale, tensor)).nan_to_num_(0.0, 0.0, 0.0)
+    return codes.round_().to(torch.int8), scale
 
 
 def _beside(scale: Tensor, tensor: Tensor) -> Tensor:
@@ -103,4 +107,38 @@ class CutCodec:
         return decode(gradients, self.names, self.codecs.gradients)
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateCodec:
+    """How a model update is sent: what is coded, as its change since the round began.
+
+    A change is much smaller than a weight, and so is the error of its code.
+    """
+
+    codec: Codec
+    names: frozenset[str]
+
+    @staticmethod
+    def of(codec: Codec, model: Mapping[str, Tensor], parameters: Collection[str]) -> UpdateCodec:
+        if codec == "float32":
+            return PLAIN_UPDATE
+        return UpdateCodec(codec, frozenset(n for n in parameters if is_codable(model[n])))
+
+    def encode(self, update: Tensors) -> Tensors:
+        """``update``: changes of tensors that are coded."""
+        return encode(update, self.names, self.codec) if self.names else update
+
+    def decode(self, update: Tensors, base: Mapping[str, Tensor] | None) -> Tensors:
+        """``base``: what the changes are of; None: they stay changes."""
+        if not self.names:
+            return update
+        found = decode(update, self.names, self.codec)
+        if base is None:
+            return found
+        return {n: base[n] + tensor if n in self.names else tensor for n, tensor in found.items()}
+
+    def comparable(self, update: Tensors) -> Tensors:
+        return comparable(update, self.names, self.codec) if self.names else update
+
+
+PLAIN_UPDATE = UpdateCodec("float32", frozenset())
 PLAIN_CUT = CutCodec(PLAIN, frozenset())

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from fedoptima.core.codecs import Codec
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
 from fedoptima.core.jobs import (
     AuxiliaryStep,
@@ -26,7 +27,7 @@ from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.loader import Loader
 from fedoptima.engine.aggregator import difference
-from fedoptima.engine.codecs import CutCodec
+from fedoptima.engine.codecs import CutCodec, UpdateCodec
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.gpu_upload import arrived, stage_message
 from fedoptima.engine.learner import Learner
@@ -105,6 +106,11 @@ class DeviceEngine:
             self._expected_model().check(message.data)
 
     def _expected_model(self) -> ExpectedModel:
+        if self._expected is None:
+            self._expected = self._expected_in("float32")
+        return self._expected
+
+    def _expected_in(self, codec: Codec) -> ExpectedModel:
         def made() -> ExpectedModel:
             networks = self._workload.networks(self._plan)
             first = {
@@ -112,12 +118,10 @@ class DeviceEngine:
                 for prefix, network in networks.items()
                 for name, tensor in network.first().items()
             }
-            return ExpectedModel(first, self._learning().parameter_names())
+            names = self._learning().parameter_names()
+            return ExpectedModel(first, names, UpdateCodec.of(codec, first, names))
 
-        if self._expected is None:
-            plan = self._plan
-            self._expected = self._shared.expected(plan, made) if self._shared else made()
-        return self._expected
+        return self._shared.expected(self._plan, codec, made) if self._shared else made()
 
     def receive(self, message: Message) -> Message:
         """An admitted message, with its tensors being copied to the compute device."""
@@ -222,7 +226,10 @@ class DeviceEngine:
         # The next round begins with another model.
         tensors = learner.lend() if self._shared else learner.hand_over()
         received, self._received = self._received, {}
-        return difference(tensors, received, learner.parameter_names()) if delta else tensors
+        names = learner.parameter_names()
+        codec = UpdateCodec.of(self._cut.codecs.updates, tensors, names)
+        changed = names if delta else codec.names
+        return codec.encode(difference(tensors, received, changed) if changed else tensors)
 
     def _learning(self) -> Learner:
         if self._learner is None:
@@ -267,7 +274,7 @@ class DeviceEngine:
         try:
             if self.losses is not None:
                 self.losses.check()
-            self._expected_model().check(update)
+            self._expected_in(self._cut.codecs.updates).check(update)
         except (TrainingDiverged, ProtocolViolation) as error:
             return error
         return None

@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedoptima.core.jobs import Merge, RobustMerge
+from fedoptima.core.jobs import BasedMerge, Merge, RobustMerge
 from fedoptima.core.types import NodeId
+from fedoptima.engine.codecs import UpdateCodec
+from fedoptima.engine.flat import in_one_piece
 from fedoptima.engine.gpu_upload import arrived
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import Tensors
@@ -16,19 +18,20 @@ from fedoptima.engine.robust import Update
 from fedoptima.engine.robustness import Parts, Robustness
 
 
-def handed_in(job: Merge, model: Mapping[str, Tensor], compute: torch.device) -> list[Update]:
+def handed_in(
+    job: Merge, model: Mapping[str, Tensor], compute: torch.device, codec: UpdateCodec
+) -> list[Update]:
     """The devices' side; ``model``: what an update is compared with if its base is not known."""
-    bases = job.bases if isinstance(job, RobustMerge) else (None,) * len(job.parts)
-    return [
-        Update(
-            part.device,
-            part.weight,
-            arrived(part.data, compute),
-            model if base is None else arrived(base, compute),
-            delta=job.server_optimizer is not None,
-        )
-        for part, base in zip(job.parts, bases, strict=True)
-    ]
+    bases = job.bases if isinstance(job, BasedMerge) else (None,) * len(job.parts)
+    delta = job.server_optimizer is not None
+    updates = []
+    for part, payload in zip(job.parts, bases, strict=True):
+        base = model if payload is None else arrived(payload, compute)
+        tensors = codec.decode(arrived(part.data, compute), None if delta else base)
+        if codec.names and compute.type == "cpu":
+            tensors = in_one_piece(tensors)  # as the model is
+        updates.append(Update(part.device, part.weight, tensors, base, delta=delta))
+    return updates
 
 
 def of_copies(

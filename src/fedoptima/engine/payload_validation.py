@@ -17,7 +17,14 @@ from torch import Tensor
 from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.types import Payload
-from fedoptima.engine.codecs import LARGEST_CODE, PLAIN_CUT, SCALE, CutCodec
+from fedoptima.engine.codecs import (
+    LARGEST_CODE,
+    PLAIN_CUT,
+    PLAIN_UPDATE,
+    SCALE,
+    CutCodec,
+    UpdateCodec,
+)
 from fedoptima.engine.flat import FlatTensors, form_of
 from fedoptima.engine.host_copy import HostCopy
 from fedoptima.engine.payloads import (
@@ -64,23 +71,30 @@ class ExpectedModel:
     on, and any other integers stay within its range.
     """
 
-    def __init__(self, first: Mapping[str, Tensor], parameters: Collection[str]) -> None:
-        self._kinds = {name: Kind.of(tensor) for name, tensor in first.items()}
-        self.nbytes = sum(tensor.nbytes for tensor in first.values())
+    def __init__(
+        self,
+        first: Mapping[str, Tensor],
+        parameters: Collection[str],
+        codec: UpdateCodec = PLAIN_UPDATE,
+    ) -> None:
+        sent = codec.encode(dict(first))
+        self._kinds = {name: Kind.of(tensor) for name, tensor in sent.items()}
+        self.nbytes = sum(tensor.nbytes for tensor in sent.values())
+        self.model_bytes = sum(tensor.nbytes for tensor in first.values())
+        self.codec = codec
         values = Values(first)
-        self._ranges = {
-            name: _allowed(
-                name, first[name], values, LARGEST if name in parameters else LARGEST_BUFFER
-            )
-            for name in first
-        }
+        self._ranges: dict[str, Range] = {}
+        for name, tensor in first.items():
+            times = LARGEST if name in parameters else LARGEST_BUFFER
+            allowed = _allowed(name, tensor, values, times)
+            self._ranges |= coded_range(name, allowed, coded=name + SCALE in self._kinds)
         self._infinite = {
             name: tensor.detach().to("cpu", copy=True)
             for name, tensor in first.items()
             if tensor.is_floating_point() and not values.are_finite(name)
         }
-
-        self._quick = None if self._infinite else _QuickCheck(first, self._ranges)
+        plain = not self._infinite and not codec.names
+        self._quick = _QuickCheck(first, self._ranges) if plain else None
 
     def check(self, payload: Payload, values: Values | None = None) -> None:
         tensors = tensors_in(payload)
@@ -89,7 +103,7 @@ class ExpectedModel:
         _check_names(tensors, self._kinds)
         for name, kind in self._kinds.items():
             _check_kind(name, tensors[name], kind)
-        values = values or Values(tensors)
+        values = values or Values(self.codec.comparable(tensors))
         for name, allowed in self._ranges.items():
             if name not in self._infinite:
                 values.check(name, allowed)

@@ -18,7 +18,7 @@ from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import DeltaOptimizer, merge
-from fedoptima.engine.codecs import PLAIN_CUT, CutCodec
+from fedoptima.engine.codecs import PLAIN_CUT, PLAIN_UPDATE, CutCodec, UpdateCodec
 from fedoptima.engine.deferred_faults import DeferredFaults
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.evaluator import Evaluator
@@ -57,7 +57,7 @@ class ServerEngine(ServerAdmission):
         self.merge_threads = 1
         self.plan: Plan | None = None
         self._activation: object = None
-        self._cut = PLAIN_CUT
+        self._cut, self._update_codec = PLAIN_CUT, PLAIN_UPDATE
         self._device_names: tuple[str, ...] = ()  # of tensors, without the auxiliary network's
         self._evaluator: Evaluator | None = None
         self._global: Tensors = {}  # what devices are sent: device side and auxiliary network
@@ -108,9 +108,9 @@ class ServerEngine(ServerAdmission):
                 parameters |= {prefix + name for name, _ in named}
         self._global = self._as_merged(self._global)
         self._parameters = frozenset(parameters)
-        expected = replace(
-            self.expected, update=ExpectedModel(self._global, self._parameters), batch=None
-        )
+        self._update_codec = UpdateCodec.of(plan.codecs.updates, self._global, self._parameters)
+        update = ExpectedModel(self._global, self._parameters, self._update_codec)
+        expected = replace(self.expected, update=update, batch=None)
         self._masks = {n for n, t in self._global.items() if not is_finite({n: t}, ())}
         self._robustness = Robustness(self._workload.robust)
         self._robustness.watch(self._parameters, self._global)
@@ -217,7 +217,7 @@ class ServerEngine(ServerAdmission):
     def _merge(self, job: Merge) -> str:
         """Merge both sides; returns the parts that were left out, and why, as text."""
         faulty = self._faults.named([part.device for part in job.parts])
-        sides = [handed_in(job, self._global, self._workload.compute)]
+        sides = [handed_in(job, self._global, self._workload.compute, self._update_codec)]
         if self._workload.planning.training is ServerTraining.PER_DEVICE:
             sides.append(of_copies(job, self._shared().tensors(), self._copies))
         refused, parts = choose(job, sides, faulty, self._robustness)

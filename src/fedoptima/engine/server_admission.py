@@ -56,8 +56,12 @@ class Expected:
 
         Before there is a plan, an update may come that was made for an earlier process.
         """
-        if issubclass(kind, ModelUpdate | GlobalModel):
-            return self.model_bytes if self.update is None else self.update.nbytes
+        if self.update is None and issubclass(kind, ModelUpdate | GlobalModel):
+            return self.model_bytes
+        if self.update is not None and issubclass(kind, ModelUpdate):
+            return self.update.nbytes
+        if self.update is not None and issubclass(kind, GlobalModel):
+            return self.update.model_bytes
         if self.batch is not None and issubclass(kind, ActivationBatch):
             return self.batch.nbytes
         if self.batch is not None and issubclass(kind, GradientBatch):
@@ -80,6 +84,8 @@ class ServerAdmission:
             tensors = tensors_in(message.data)
             if isinstance(message, ActivationBatch) and self.expected.batch is not None:
                 tensors = self.expected.batch.comparable(tensors)
+            elif isinstance(message, ModelUpdate) and self.expected.update is not None:
+                tensors = self.expected.update.codec.comparable(tensors)
             return Values(tensors)
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedoptima.core.codecs import Codec
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payload_validation import ExpectedModel
 
@@ -15,7 +16,7 @@ from fedoptima.engine.payload_validation import ExpectedModel
 class SharedLearners:
     def __init__(self) -> None:
         self._spare: dict[str, list[Learner]] = {}  # by plan
-        self._expected: dict[str, ExpectedModel] = {}
+        self._expected: dict[tuple[str, Codec], ExpectedModel] = {}
 
     def take(self, plan: str, who: str, make: Callable[[], Learner]) -> Learner:
         spare = self._spare.get(plan)
@@ -28,8 +29,8 @@ class SharedLearners:
     def give_back(self, plan: str, learner: Learner) -> None:
         self._spare.setdefault(plan, []).append(learner)
 
-    def expected(self, plan: str, make: Callable[[], ExpectedModel]) -> ExpectedModel:
-        """What is allowed in an update is the same for all devices of a plan."""
-        if plan not in self._expected:
-            self._expected[plan] = make()
-        return self._expected[plan]
+    def expected(self, plan: str, codec: Codec, make: Callable[[], ExpectedModel]) -> ExpectedModel:
+        """What is allowed in a model or an update is the same for all devices of a plan."""
+        if (plan, codec) not in self._expected:
+            self._expected[plan, codec] = make()
+        return self._expected[plan, codec]

@@ -22,6 +22,7 @@ from fedoptima.methods.options import (
     ReuseOption,
     RobustBarrierOption,
     TrainEveryOption,
+    UpdateCodecOption,
     activation_cap_of,
     local_auxiliary_of,
     policy_of,
@@ -40,6 +41,7 @@ def cse_fsl(
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
     codec: CodecOption = "float32",
+    update_codec: UpdateCodecOption = "float32",
     reuse: ReuseOption = None,
     robust: RobustBarrierOption = "none",
 ) -> Method:
@@ -58,6 +60,6 @@ def cse_fsl(
         auxiliary=local_auxiliary_of(auxiliary),
         reuse=policy_of(again),
         robust=robust,
-        codecs=Codecs(codec),
+        codecs=Codecs(codec, updates=update_codec),
         resolved={"activation_cap": cap, "reuse": asdict(again) if again else None},
     )

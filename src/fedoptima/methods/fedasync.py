@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
@@ -22,6 +23,7 @@ from fedoptima.methods.options import (
     StalenessAOption,
     StalenessBOption,
     StalenessOption,
+    UpdateCodecOption,
 )
 from fedoptima.methods.proximal import proximal_loss
 
@@ -39,6 +41,7 @@ def fedasync(
     staleness_b: StalenessBOption = 4.0,
     rho: RhoOption = 0.0,
     reset_optimizer: ResetOptimizerOption = False,
+    update_codec: UpdateCodecOption = "float32",
     robust: RobustOption = "none",
 ) -> Method:
     delay = 8 * devices if max_delay is None else max_delay
@@ -53,6 +56,7 @@ def fedasync(
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
+        codecs=Codecs(updates=update_codec),
         reset_optimizer=reset_optimizer,
         local_loss=proximal_loss(rho),
         resolved={"max_delay": delay, "staleness_a": rule.slope},

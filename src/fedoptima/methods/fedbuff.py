@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fedoptima.core.aggregation import Buffered, DelayLimit
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.core.messages import ProgramSpec
@@ -20,6 +21,7 @@ from fedoptima.methods.options import (
     StalenessAOption,
     StalenessBOption,
     StalenessOption,
+    UpdateCodecOption,
 )
 
 
@@ -51,6 +53,7 @@ def fedbuff(
         float, Field(description="Factor on the mean change that is applied.")
     ] = 1.0,
     server_momentum: Annotated[float, Field(description="Of the changes that are applied.")] = 0.0,
+    update_codec: UpdateCodecOption = "float32",
     robust: RobustOption = "none",
 ) -> Method:
     size = min(10, devices) if buffer is None else buffer
@@ -71,6 +74,7 @@ def fedbuff(
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
+        codecs=Codecs(updates=update_codec),
         resolved={
             "buffer": size,
             "max_delay": delay,

@@ -29,6 +29,7 @@ from fedoptima.methods.options import (
     StalenessBOption,
     StalenessOption,
     TrainEveryOption,
+    UpdateCodecOption,
     activation_cap_of,
     policy_of,
     reuse_of,
@@ -65,6 +66,7 @@ def fedoptima(
     train_every: TrainEveryOption = 1,
     codec: CodecOption = "float32",
     gradient_codec: GradientCodecOption = "float32",
+    update_codec: UpdateCodecOption = "float32",
     reuse: ReuseOption = None,
     robust: RobustOption = "none",
 ) -> Method:
@@ -93,7 +95,7 @@ def fedoptima(
         auxiliary=auxiliary,
         reuse=policy_of(again),
         robust=robust,
-        codecs=Codecs(codec, gradient_codec),
+        codecs=Codecs(codec, gradient_codec, updates=update_codec),
         resolved={
             "activation_cap": cap,
             "max_delay": delay,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fedoptima.core.barrier import Barrier
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
@@ -14,6 +15,7 @@ from fedoptima.methods.options import (
     OnLeaveOption,
     ParticipationOption,
     RobustBarrierOption,
+    UpdateCodecOption,
 )
 
 
@@ -23,6 +25,7 @@ def fl(
     on_leave: OnLeaveOption = "drop",
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
+    update_codec: UpdateCodecOption = "float32",
     robust: RobustBarrierOption = "none",
 ) -> Method:
     return Method(
@@ -35,4 +38,5 @@ def fl(
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
+        codecs=Codecs(updates=update_codec),
     )

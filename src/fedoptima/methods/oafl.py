@@ -25,6 +25,7 @@ from fedoptima.methods.options import (
     StalenessAOption,
     StalenessBOption,
     StalenessOption,
+    UpdateCodecOption,
 )
 from fedoptima.methods.proximal import proximal_loss
 
@@ -44,6 +45,7 @@ def oafl(
     reset_optimizer: ResetOptimizerOption = False,
     codec: CodecOption = "float32",
     gradient_codec: GradientCodecOption = "float32",
+    update_codec: UpdateCodecOption = "float32",
     robust: RobustOption = "none",
 ) -> Method:
     delay = 8 * devices if max_delay is None else max_delay
@@ -58,7 +60,7 @@ def oafl(
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
-        codecs=Codecs(codec, gradient_codec),
+        codecs=Codecs(codec, gradient_codec, updates=update_codec),
         reset_optimizer=reset_optimizer,
         local_loss=proximal_loss(rho),
         resolved={"max_delay": delay, "staleness_a": rule.slope},

@@ -113,6 +113,13 @@ GradientCodecOption = Annotated[
     Codec,
     Field(description="The form in which the server's gradients are sent; as `codec`."),
 ]
+UpdateCodecOption = Annotated[
+    Codec,
+    Field(
+        description="The form in which devices send their updates: float32, bfloat16 or int8, "
+        "where weights are sent as their change in the round; models to devices stay float32."
+    ),
+]
 OnLeaveOption = Annotated[
     Literal["drop", "wait"],
     Field(

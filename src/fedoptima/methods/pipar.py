@@ -21,6 +21,7 @@ from fedoptima.methods.options import (
     OnLeaveOption,
     ParticipationOption,
     RobustBarrierOption,
+    UpdateCodecOption,
 )
 
 
@@ -47,6 +48,7 @@ def pipar(
     participation: ParticipationOption = 1.0,
     codec: CodecOption = "float32",
     gradient_codec: GradientCodecOption = "float32",
+    update_codec: UpdateCodecOption = "float32",
     robust: RobustBarrierOption = "none",
 ) -> Method:
     if micro_batches is not None and micro_batches < 1:
@@ -62,5 +64,5 @@ def pipar(
         flow=OpenFlow,
         own_split=own_split,
         robust=robust,
-        codecs=Codecs(codec, gradient_codec),
+        codecs=Codecs(codec, gradient_codec, updates=update_codec),
     )

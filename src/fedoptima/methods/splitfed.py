@@ -17,6 +17,7 @@ from fedoptima.methods.options import (
     OnLeaveOption,
     ParticipationOption,
     RobustBarrierOption,
+    UpdateCodecOption,
 )
 
 
@@ -28,6 +29,7 @@ def splitfed(
     participation: ParticipationOption = 1.0,
     codec: CodecOption = "float32",
     gradient_codec: GradientCodecOption = "float32",
+    update_codec: UpdateCodecOption = "float32",
     robust: RobustBarrierOption = "none",
 ) -> Method:
     return Method(
@@ -40,5 +42,5 @@ def splitfed(
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,
-        codecs=Codecs(codec, gradient_codec),
+        codecs=Codecs(codec, gradient_codec, updates=update_codec),
     )

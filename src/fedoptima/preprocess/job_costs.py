@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedoptima.core.codecs import Codec
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
@@ -68,6 +69,12 @@ def _step(model: int, state: int) -> _Traffic:
     return _Traffic(0, (3 + 2 * state) * model)
 
 
+# Bytes that a number costs where it is coded and where it is decoded (`engine.codecs`).
+ENCODING: dict[Codec, int] = {"float32": 0, "bfloat16": 6, "int8": 37}
+DECODING: dict[Codec, int] = {"float32": 0, "bfloat16": 6, "int8": 13}
+_CHANGE = 12  # of a weight: two numbers are read, their difference or sum is written
+
+
 class JobCosts:
     """The plan's FLOPs and bytes per sample, summed once."""
 
@@ -100,6 +107,19 @@ class JobCosts:
         self._full = self._forward + self._backward_step
         self._server_pass = _forward(plan.server_blocks) + _backward(plan.server_blocks)
         self._server_step = self._server_pass + server_step
+        self._add_codecs(plan)
+
+    def _add_codecs(self, plan: Plan) -> None:
+        extra, codecs = plan.auxiliary_profile, plan.codecs
+        cut = sum(numbers for _, numbers in plan.device_blocks[-1].cut_rows)
+        own = (*plan.device_blocks, *((extra,) if extra else ()))
+        weights: int = sum(block.weight_rows[0] for block in own if block.weight_rows)
+        self._coded_forward = ENCODING[codecs.activations] * cut
+        self._coded_backward = DECODING[codecs.gradients] * cut
+        self._coded_step = DECODING[codecs.activations] * cut
+        self._coded_gradient = ENCODING[codecs.gradients] * cut
+        self._coded_export = (ENCODING[codecs.updates] + _CHANGE) * weights
+        self._coded_update = (DECODING[codecs.updates] + _CHANGE) * weights
 
     def seconds(self, job: Job, batch: int, rates: Rates) -> float:
         """On a node with these rates."""
@@ -134,21 +154,27 @@ class JobCosts:
         """Bytes that are read and written, as a whole mini-batch of ``batch`` samples has it."""
         match job:
             case Forward(parts=parts):
-                return self._forward.of(batch / parts)
+                return self._forward.of(batch / parts) + self._coded_forward * batch / parts
             case AuxiliaryStep():
                 return self._auxiliary.of(batch)
             case FullStep():
                 return self._full.of(batch)
             case Backward(parts=parts, apply=steps):
-                return (self._backward_step if steps else self._backward).of(batch / parts)
-            case ServerStep(part=part, parts=parts):
+                own = self._backward_step if steps else self._backward
+                return own.of(batch / parts) + self._coded_backward * batch / parts
+            case ServerStep(part=part, parts=parts, return_gradient=answered):
                 last = part + 1 == parts  # then the optimiser takes its step
-                return (self._server_step if last else self._server_pass).of(batch / parts)
+                coded = self._coded_step + (self._coded_gradient if answered else 0)
+                own = self._server_step if last else self._server_pass
+                return own.of(batch / parts) + coded * batch / parts
             case Merge(parts=updates, refresh=refreshed):
                 # All updates and the global model are read, and the result is written.
                 copy = self._server if self._copies else 0
-                return (self._model + copy) * (len(updates) + 2) + 2 * copy * len(refreshed)
-            case LoadModel() | ExportModel():
+                own_side = self._model * (len(updates) + 2) + self._coded_update * len(updates)
+                return own_side + copy * (len(updates) + 2) + 2 * copy * len(refreshed)
+            case ExportModel():
+                return 2 * self._model + self._coded_export
+            case LoadModel():
                 return 2 * self._model
             case OpenCopy():
                 return 2 * self._server

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedoptima.core.jobs import Backward, Job, LoadModel, Merge, RobustMerge, ServerStep
+from fedoptima.core.jobs import Backward, BasedMerge, Job, LoadModel, Merge, ServerStep
 from fedoptima.core.types import Payload, PayloadId
 
 
@@ -16,7 +16,7 @@ def inputs_of(job: Job) -> dict[PayloadId, object]:
             return {payload.id: payload.value}
         case Merge():
             found = {part.data.id: part.data.value for part in job.parts}
-            bases = job.bases if isinstance(job, RobustMerge) else ()
+            bases = job.bases if isinstance(job, BasedMerge) else ()
             return found | {base.id: base.value for base in bases if base is not None}
     return {}
 
@@ -30,7 +30,7 @@ def with_inputs(job: Job, change: Callable[[Payload], Payload]) -> Job:
             return replace(job, gradient=change(job.gradient))
         case Merge():
             parts = tuple(replace(part, data=change(part.data)) for part in job.parts)
-            if isinstance(job, RobustMerge):
+            if isinstance(job, BasedMerge):
                 bases = tuple(None if base is None else change(base) for base in job.bases)
                 return replace(job, parts=parts, bases=bases)
             return replace(job, parts=parts)
