@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -277,7 +278,7 @@ def test_the_checksums_can_be_checked_without_fedoptima(tmp_path: Path) -> None:
         check=False,
     )
     assert checked.returncode == 0, checked.stderr
-    assert checked.stdout.count("OK") == 2
+    assert checked.stdout.count("OK") == 3
 
 
 @pytest.mark.parametrize("file", ["state.json", "tensors.safetensors", "SHA256SUMS"])
@@ -321,7 +322,7 @@ def test_a_checkpoint_without_accounts_takes_them_from_the_trace(
     (checkpoint / "state.json").write_text(json.dumps(state))
     sums = [
         f"{hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()}  {name}\n"
-        for name in ("state.json", "tensors.safetensors")
+        for name in ("config.json", "state.json", "tensors.safetensors")
     ]
     (checkpoint / "SHA256SUMS").write_text("".join(sums))
     assert end(go_on(tmp_path / "run")) == end(run())
@@ -371,3 +372,132 @@ def test_saving_after_every_event_changes_nothing(
     tmp_path: Path,
 ) -> None:
     assert end(run(out=tmp_path / "run", checkpoint_every=0, epochs=0.2)) == end(run(epochs=0.2))
+
+
+# ---- all kinds of damage -------------------------------------------------------------------------
+
+
+def with_new_sums(checkpoint: Path) -> None:
+    names = ("config.json", "state.json", "tensors.safetensors")
+    sums = (hashlib.sha256((checkpoint / name).read_bytes()).hexdigest() for name in names)
+    lines = (f"{found}  {name}\n" for found, name in zip(sums, names, strict=True))
+    (checkpoint / "SHA256SUMS").write_text("".join(lines))
+
+
+def without_half_of_its_tensors(checkpoint: Path) -> None:
+    content = load_file(checkpoint / "tensors.safetensors")
+    save_file(
+        {name: content[name] for name in sorted(content)[::2]}, checkpoint / "tensors.safetensors"
+    )
+
+
+def changed_state(checkpoint: Path, **parts: object) -> None:
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps({**state, **parts}))
+
+
+def cut_in_half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def in_place_of(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+    checkpoint.write_text("a file")
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "zeroed tensors": lambda path: zero_half(path / "tensors.safetensors"),
+    "truncated tensors": lambda path: cut_in_half(path / "tensors.safetensors"),
+    "no tensors": lambda path: (path / "tensors.safetensors").unlink(),
+    "tensors that are none": lambda path: (path / "tensors.safetensors").write_text("{}"),
+    "fewer tensors": without_half_of_its_tensors,
+    "truncated state": lambda path: cut_in_half(path / "state.json"),
+    "no state": lambda path: (path / "state.json").unlink(),
+    "garbage for a state": lambda path: (path / "state.json").write_bytes(b"\xff{[" * 99),
+    "a state that is a list": lambda path: (path / "state.json").write_text("[]"),
+    "a state with other figures": lambda path: changed_state(path, now=1.0),
+    "truncated config": lambda path: cut_in_half(path / "config.json"),
+    "no config": lambda path: (path / "config.json").unlink(),
+    "another config": lambda path: (path / "config.json").write_text("{}"),
+    "truncated sums": lambda path: cut_in_half(path / "SHA256SUMS"),
+    "no sums": lambda path: (path / "SHA256SUMS").unlink(),
+    "empty sums": lambda path: (path / "SHA256SUMS").write_text(""),
+    "sums of something else": lambda path: (path / "SHA256SUMS").write_text(f"{'0' * 64}  a\n"),
+    "not even a folder": in_place_of,
+    "an empty folder": lambda path: [file.unlink() for file in path.iterdir()],
+    # As they were written, by their checksums; what they say makes no sense.
+    "a core of nonsense": lambda path: (changed_state(path, simulation=["?"]), with_new_sums(path)),
+    "engines of nonsense": lambda path: (changed_state(path, engines={}), with_new_sums(path)),
+    "another schema": lambda path: (changed_state(path, schema=99), with_new_sums(path)),
+    "a place that the trace never reached": lambda path: (
+        changed_state(path, trace=[10**9, 5, "00"]),
+        with_new_sums(path),
+    ),
+    "fewer tensors than it says": lambda path: (
+        without_half_of_its_tensors(path),
+        with_new_sums(path),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def four_times(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("damaged") / "run"
+    stopped_four_times(folder)
+    return folder
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_whatever_is_damaged_the_one_before_is_used_and_a_line_says_which_and_why(
+    damage: str,
+    four_times: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shutil.copytree(four_times, tmp_path / "run")
+    _, newer = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    DAMAGE[damage](newer)
+    with pytest.raises(Interrupted):
+        go_on(tmp_path / "run", interrupted=After(1))
+    (said,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert said.startswith(f"{newer}: ")
+    assert said.endswith("; trying the one before it")
+
+
+CONFIG_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "truncated": cut_in_half,
+    "gone": Path.unlink,
+    "garbage": lambda file: file.write_bytes(b"\xff" * 99),
+    "another figure": lambda file: file.write_text(
+        file.read_text().replace('"learning_rate": 0', '"learning_rate": 9', 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", CONFIG_DAMAGE)
+def test_a_damaged_config_gives_way_to_a_checkpoints_copy_of_it(
+    damage: str, four_times: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(four_times, tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    whole = config.read_text()
+    CONFIG_DAMAGE[damage](config)
+    assert not config.exists() or config.read_bytes() != whole.encode()
+    with pytest.raises(Interrupted):
+        go_on(tmp_path / "run", interrupted=After(1))
+    _, newest = sorted((four_times / "checkpoints").iterdir())
+    (said,) = {r.getMessage() for r in caplog.records if r.levelname == "WARNING"}
+    assert said.startswith(f"{config}: damaged")
+    assert said.endswith(f"{newest.name}/config.json says is used")
+    assert config.read_text() == whole, "it is put right"
+
+
+def test_a_config_without_a_good_copy_in_a_checkpoint_is_taken_from_the_trace(
+    four_times: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(four_times, tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text("{")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(Interrupted):
+        go_on(tmp_path / "run", interrupted=After(1))
+    assert "trace.jsonl.gz says is used" in caplog.text

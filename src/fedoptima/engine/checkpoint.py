@@ -1,5 +1,5 @@
-"""Checkpoints on disk: a folder with one JSON (the state), one safetensors file (the tensors), and
-the checksums of both, in the form that `sha256sum --check` reads.
+"""Checkpoints on disk: a folder with one JSON (the state), one safetensors file (the tensors), a
+copy of the run's config.json, and the checksums of all, in the form that `sha256sum --check` reads.
 
 A checkpoint is written under a temporary name, synced and renamed, so it is complete or absent. The
 last few are kept: if the newest is damaged or cannot be restored, the one before it is used.
@@ -30,7 +30,8 @@ from fedoptima.version import __version__
 
 SCHEMA = 3  # 1: fedoptima 0.1.0, without the state of the trace's digest; 2: without checksums
 KEPT = 2  # the newest, and one to fall back to
-_STATE, _TENSORS, _CHECKSUMS = "state.json", "tensors.safetensors", "SHA256SUMS"
+_CONFIG, _STATE, _TENSORS = "config.json", "state.json", "tensors.safetensors"
+_CHECKSUMS = "SHA256SUMS"
 _log = logging.getLogger(__name__)
 
 Restored = TypeVar("Restored")
@@ -96,9 +97,13 @@ def write_checkpoint(
     state: Mapping[str, object],
     tensors: Mapping[str, Tensor],
     *,
+    config: str = "",
     keep: int = KEPT,
 ) -> Path:
-    """Checkpoint ``number`` in ``folder``; it is on disk when this returns. ``keep``: the last."""
+    """Checkpoint ``number`` in ``folder``; it is on disk when this returns. ``keep``: the last.
+
+    ``config``: the text of the run's config.json, should that be damaged.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for left_by_a_kill in folder.glob(".*.tmp"):
         shutil.rmtree(left_by_a_kill)
@@ -106,15 +111,17 @@ def write_checkpoint(
     temporary = folder / f".{number:012d}.tmp"
     temporary.mkdir()
     try:
+        if config:
+            (temporary / _CONFIG).write_text(config)
         (temporary / _STATE).write_text(json.dumps({"schema": SCHEMA, **state}))
         save_tensors(temporary / _TENSORS, _without_shared_memory(tensors))
         (temporary / _CHECKSUMS).write_text(_checksums(temporary))
-        for path in (*(temporary / name for name in (_STATE, _TENSORS, _CHECKSUMS)), temporary):
+        for path in (*temporary.iterdir(), temporary):
             _sync(path)
     except OSError:  # a full disk: half a checkpoint would only take room
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    shutil.rmtree(final, ignore_errors=True)
+    _remove(final)
     temporary.rename(final)
     _sync(folder)
     _remove_all_but(keep, final)
@@ -135,7 +142,9 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def _checksums(checkpoint: Path) -> str:
     lines = []
-    for name in (_STATE, _TENSORS):
+    for name in (_CONFIG, _STATE, _TENSORS):
+        if name == _CONFIG and not (checkpoint / name).exists():
+            continue  # of an earlier version, or without a run
         with (checkpoint / name).open("rb") as file:
             lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
     return "".join(lines)
@@ -168,7 +177,15 @@ def _remove_all_but(keep: int, last: Path) -> None:
     kept = [path for path in found if path.name <= last.name][:keep]
     for path in found:
         if path not in kept:
-            shutil.rmtree(path)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Whatever a damaged file system has made of it."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 # ---- reading ---------------------------------------------------------------------------------
@@ -197,6 +214,8 @@ def restore_checkpoint(
         except Exception as error:  # whatever is wrong with one, an older one may be good
             if not isinstance(error, ConfigError):
                 error = ConfigError(f"{candidate}: cannot be restored ({_brief(error)})")
+            elif str(candidate) not in str(error):
+                error = ConfigError(f"{candidate}: cannot be restored ({error})")
             _log.warning("%s; trying the one before it", error)
             problem = problem or error
     raise ConfigError(

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
 from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
-from fedoptima.trace.description import RunDescription, read_config
+from fedoptima.trace.description import NEW_RUN, RunDescription, config_text, read_config
 from fedoptima.trace.plain_files import read_plain, refuse_links
 from fedoptima.trace.reader import read_description
 from fedoptima.trace.run_folder import RunFiles, write_whole
@@ -42,13 +43,15 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)  # network file system
 
 
 class RunDirectory(RunFiles):
+    _config_damaged = False  # and its description is from a copy
+
     @classmethod
     def create(cls, path: Path, description: RunDescription) -> RunDirectory:
         cls.check_free(path)
         make_folder(path)
         run = cls(path)
         # Whole or not there: a run that was killed at this moment has simply not begun.
-        write_whole(run.config, json.dumps(description.to_plain(), indent=1))
+        write_whole(run.config, config_text(description))
         return run
 
     @classmethod
@@ -71,7 +74,26 @@ class RunDirectory(RunFiles):
 
     @cached_property
     def description(self) -> RunDescription:
-        return read_config(self.config)
+        """From config.json or, with a warning, from one of its copies."""
+        try:
+            return read_config(self.config)
+        except ConfigError as error:
+            path, found = self._copy_of_description(error)
+            _log.warning("%s; what %s says is used", str(error).removesuffix(NEW_RUN), path)
+            self._config_damaged = True
+            return found
+
+    @property
+    def config_text(self) -> str:
+        return config_text(self.description)
+
+    def _copy_of_description(self, problem: ConfigError) -> tuple[Path, RunDescription]:
+        for path in self.kept_configs():
+            with suppress(ConfigError):
+                return path, read_config(path)
+        with suppress(ConfigError):
+            return self.trace, self.started
+        raise problem
 
     @property
     def started(self) -> RunDescription:
@@ -93,8 +115,8 @@ class RunDirectory(RunFiles):
 
     def extend(self, recipe: Recipe) -> None:
         """The run is not over any more: it goes on with this recipe, which has another ``stop``."""
-        plain = {**self.description.to_plain(), "recipe": recipe.model_dump(mode="json")}
-        write_whole(self.config, json.dumps(plain, indent=1))
+        extended = replace(self.description, recipe=recipe.model_dump(mode="json"))
+        write_whole(self.config, config_text(extended))
         del self.description
         self.summary.unlink(missing_ok=True)
 
@@ -136,6 +158,9 @@ class RunDirectory(RunFiles):
             self.failure.unlink(missing_ok=True)
             self.disk_failing.unlink(missing_ok=True)
             self.stopped.unlink(missing_ok=True)
+            if self._config_damaged:
+                with suppress(OSError):
+                    write_whole(self.config, config_text(self.description))
             try:
                 yield
             finally:

@@ -134,7 +134,7 @@ class _ServerRun:
 
     def _restore(self) -> Restored | None:
         folder, compute = self._directory.saved, self._setup.workload.compute
-        restored = load_server_checkpoint(folder, self._engine, compute)
+        restored = load_server_checkpoint(folder, self._engine, compute, self._directory.trace)
         if restored is not None:
             writer = TraceWriter.resume(self._directory.trace, restored.mark)
             self._accounts.restore(restored.accounts)
@@ -174,6 +174,7 @@ class _ServerRun:
             merges=recipe.deploy.checkpoint_merges,
             kept=recipe.deploy.checkpoints_kept,
             log=LOG,
+            config=self._directory.config_text,
             accounts=self._accounts.save,
             number=restored.number if restored else 0,
             version=restored.core.version if restored else 0,
@@ -345,4 +346,4 @@ class _ServerRun:
         captured = capture(node.machine, node.process(None, []), self._accounts.save())
         captured.complete(self._engine)
         shutil.rmtree(folder, ignore_errors=True)
-        captured.write(folder, 1, mark)
+        captured.write(folder, 1, mark, config=self._directory.config_text)

@@ -224,6 +224,7 @@ class _Run:
                     self._assembly.engines,
                     mark,
                     self._accounts.save(),
+                    self._directory.config_text,
                 )
             except TrainingDiverged as error:
                 _log.warning("no checkpoint is written: %s; the one before stays", error)
@@ -237,8 +238,8 @@ class _Run:
             self._assembly.simulation,
             self._assembly.engines,
             self._experiment.compute,
+            trace := self._directory.trace,
         )
-        trace = self._directory.trace
         try:
             self._trace = TraceWriter.resume(trace, mark)
         except OSError as error:

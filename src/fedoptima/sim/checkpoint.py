@@ -37,8 +37,9 @@ def save_checkpoint(
     engines: Engines,
     mark: Mark,
     accounts: Mapping[str, object] | None = None,
+    config: str = "",
 ) -> Path:
-    """``accounts``: of the records so far, ready for JSON."""
+    """``accounts``: of the records so far, ready for JSON. ``config``: see `write_checkpoint`."""
     simulation.settle()
     payloads: dict[PayloadId, object] = {}
     state: dict[str, object] = {
@@ -53,25 +54,32 @@ def save_checkpoint(
         books[node], own = engine.save()
         tensors |= engine_tensors(node, own)
     state["engines"] = books
-    return write_checkpoint(folder, simulation.events, state, tensors)
+    return write_checkpoint(folder, simulation.events, state, tensors, config=config)
 
 
 def load_checkpoint(
-    path: Path, simulation: Simulation, engines: Engines, compute: torch.device | str
+    path: Path,
+    simulation: Simulation,
+    engines: Engines,
+    compute: torch.device | str,
+    trace: Path | None = None,
 ) -> tuple[Mark, object]:
     """Restore ``simulation`` and ``engines``; returns the position of the trace at that time, and
     the accounts that were saved with it, if any were.
 
-    If ``path`` is damaged, the checkpoint before it is used.
+    If ``path`` is damaged, or ``trace`` does not reach as far, the checkpoint before it is used.
     """
 
     def restore(saved: Saved) -> tuple[Mark, object]:
         state, payloads, own = saved.state, saved.payloads(), saved.of_engines()
+        mark = Mark.from_plain(state["trace"])
+        if trace is not None:
+            mark.check(trace)
         simulation.state = cast(SimState, thaw(state["simulation"], payloads))
         simulation.admission.restore(cast(Inspected, state.get("inspected", {})))
         books = cast(Mapping[str, Mapping[str, object]], state["engines"])
         for node, engine in engines.items():
             engine.restore(books[node], own.get(node, {}))
-        return Mark.from_plain(state["trace"]), state.get("accounts")
+        return mark, state.get("accounts")
 
     return restore_checkpoint(path, compute, restore)

@@ -6,6 +6,7 @@ builds the method again or looks at which files exist.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from fedoptima.version import __version__
 
 SCHEMA = 3  # of the files of a run; 1: fedoptima 0.1.0; 2: without references in records
 _READ = range(1, SCHEMA + 1)
+_CHECKSUM = "sha256"
+NEW_RUN = "; start a new run"
 
 
 class Mode(StrEnum):
@@ -101,15 +104,30 @@ def check_schema(schema: object, path: Path) -> None:
         )
 
 
+def config_text(description: RunDescription) -> str:
+    """As it is written to config.json: with a checksum over all that it says."""
+    plain = description.to_plain()
+    return json.dumps({_CHECKSUM: _checksum(plain), **plain}, indent=1)
+
+
 def read_config(path: Path) -> RunDescription:
-    """From a run's config.json."""
+    """From a run's config.json. One without a checksum is of an earlier version."""
     try:
         plain = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: damaged ({error}); start a new run") from error
+        raise ConfigError(f"{path}: damaged ({error}){NEW_RUN}") from error
     if not isinstance(plain, dict):
-        raise ConfigError(f"{path}: damaged (not a JSON object); start a new run")
+        raise ConfigError(f"{path}: damaged (not a JSON object){NEW_RUN}")
+    checksum = plain.pop(_CHECKSUM, None)
+    if checksum is not None and checksum != _checksum(plain):
+        raise ConfigError(f"{path}: damaged (its checksum does not fit){NEW_RUN}")
     return RunDescription.from_plain(plain, path)
+
+
+def _checksum(plain: Mapping[str, object]) -> str:
+    """However it is laid out."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # ---- fedoptima 0.1.0 wrote the recipe alone ------------------------------------------------------

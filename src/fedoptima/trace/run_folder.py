@@ -49,7 +49,12 @@ class RunFiles:
 
     @property
     def begun(self) -> bool:
-        return self.config.is_file()
+        return self.config.is_file() or self.checkpoints.is_dir()
+
+    def kept_configs(self) -> list[Path]:
+        """The copies that its checkpoints have, the newest first."""
+        kept = (folder.glob("[0-9]*/config.json") for folder in (self.checkpoints, self.last_state))
+        return [path for found in kept for path in sorted(found, reverse=True)]
 
     @property
     def over(self) -> bool:

@@ -39,6 +39,11 @@ class Mark:
     digest: str  # hexadecimal: the chain's state
     gap: Gap | None = None  # its records until here could not be written
 
+    def check(self, path: Path, way_out: str = "") -> None:
+        """Raises if the file at ``path`` is there and does not reach it."""
+        if path.exists() and path.stat().st_size < self.nbytes:
+            raise ConfigError(f"{path}: is shorter than it was at the mark{way_out}")
+
     def plain(self) -> list[object]:
         gap = [] if self.gap is None else [freeze(self.gap)]
         return [self.nbytes, self.records, self.digest, *gap]
@@ -121,8 +126,7 @@ class TraceWriter:
     def resume(cls, path: Path, mark: Mark) -> TraceWriter:
         """Continue after ``mark``. What is before it is not read, so it takes no time, and damage
         in an old part of a trace does not matter here."""
-        if path.stat().st_size < mark.nbytes:  # truncating it would fill it up with zeros
-            raise ConfigError(f"{path}: is shorter than it was at the mark; restart the run")
+        mark.check(path, "; restart the run")  # truncating it would fill it up with zeros
         writer = cls.__new__(cls)
         writer._start(TraceFile(path, mark.nbytes), Digest(mark.records, mark.digest))
         return writer

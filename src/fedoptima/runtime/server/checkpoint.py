@@ -61,15 +61,17 @@ class Captured:
         tensors = payload_tensors(self._payloads) | engine_tensors(SERVER, own)
         self._tensors = {name: tensor.detach().to("cpu") for name, tensor in tensors.items()}
 
-    def write(self, folder: Path, number: int, mark: Mark, *, keep: int = KEPT) -> Path:
+    def write(
+        self, folder: Path, number: int, mark: Mark, *, config: str = "", keep: int = KEPT
+    ) -> Path:
         """Checkpoint ``number``; it and ``keep - 1`` before it are on disk when this returns.
 
-        ``mark``: where the trace was at that moment.
+        ``mark``: where the trace was at that moment. ``config``: see `write_checkpoint`.
         """
         if self._tensors is None:
             raise InvariantBroken("a checkpoint is written before the engine was asked")
         state = {**self._state, "trace": mark.plain(), "accounts": self._accounts()}
-        return write_checkpoint(folder, number, state, self._tensors, keep=keep)
+        return write_checkpoint(folder, number, state, self._tensors, config=config, keep=keep)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,15 +140,21 @@ class Restored(ServerProcess):
 
 
 def load_server_checkpoint(
-    folder: Path, engine: SavedEngine, compute: torch.device
+    folder: Path, engine: SavedEngine, compute: torch.device, trace: Path | None = None
 ) -> Restored | None:
-    """The newest complete checkpoint in ``folder``; None if none was ever written."""
+    """The newest complete checkpoint in ``folder``; None if none was ever written.
+
+    ``trace``: the run's, which has to reach as far.
+    """
     newest = newest_checkpoint(folder)
     if newest is None:
         return None
 
     def restore(saved: Saved) -> Restored:
         state, payloads = saved.state, saved.payloads()
+        mark = Mark.from_plain(state["trace"])
+        if trace is not None:
+            mark.check(trace)
         own = saved.of_engines().get(SERVER, {})
         engine.restore(cast(Mapping[str, object], state["engine"]), own)
         return Restored(
@@ -158,7 +166,7 @@ def load_server_checkpoint(
             run=cast(str, state["run"]),
             incarnation=cast(int, state["life"]),
             now=cast(float, state["now"]),
-            mark=Mark.from_plain(state["trace"]),
+            mark=mark,
             accounts=cast(Mapping[str, object], state.get("accounts", {})),
             device_marks={
                 device: DeviceMark(*mark)

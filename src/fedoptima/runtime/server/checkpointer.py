@@ -37,11 +37,12 @@ class Checkpointer:
         kept: int,
         log: logging.Logger,
         accounts: Callable[[], SavedAccounts] = lambda: dict,
+        config: str = "",
         number: int = 0,
         version: int = 0,
     ) -> None:
-        """``accounts``: takes those of the records so far. ``number`` and ``version``: of the
-        checkpoint that this server was resumed from."""
+        """``accounts``: takes those of the records so far. ``config``: the text of config.json.
+        ``number`` and ``version``: of the checkpoint that this server was resumed from."""
         self._folder = folder
         self._trace = trace
         self._disk = disk
@@ -50,6 +51,7 @@ class Checkpointer:
         self._kept = kept
         self._log = log
         self._accounts = accounts
+        self._config = config
         self._number = number
         self._last = time.monotonic()
         self._last_version = version
@@ -90,7 +92,8 @@ class Checkpointer:
 
     def _write(self, captured: Captured, number: int, reached: Future[Mark]) -> None:
         began = time.monotonic()
-        captured.write(self._folder, number, reached.result(), keep=self._kept)
+        mark = reached.result()
+        captured.write(self._folder, number, mark, config=self._config, keep=self._kept)
         now = time.monotonic()
         if now - self._logged >= _SELDOM:
             self._logged = now
