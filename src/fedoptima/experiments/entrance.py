@@ -13,6 +13,7 @@ from fedoptima.runtime.gateway.hub import Gateways
 from fedoptima.runtime.gateway.link import Start
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS
+from fedoptima.runtime.server.descriptors import most_connections, shortage
 from fedoptima.runtime.server.reception import NodeReception
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.streams import ServerStreams
@@ -46,6 +47,9 @@ def build_entrance(
     recipe, limit = instructions(setup), int(setup.recipe.deploy.max_message_mb * _MB)
     reception = NodeReception(node, timeouts)
     on_gpu = setup.workload.compute.type == "cuda"
+    devices = max(setup.expected.devices, setup.expected.at_start)
+    if warning := shortage(devices, gateways):
+        node.log.warning(warning)
     if gateways:
         start = Start(tls, access, timeouts, recipe, limit, clock.at_zero)
         return Gateways(node, reception, start, count=gateways, expected=expected, pinned=on_gpu)
@@ -59,4 +63,5 @@ def build_entrance(
         aside=on_gpu,
         access=access,
         timeouts=timeouts,
+        connections=most_connections(devices),
     )
