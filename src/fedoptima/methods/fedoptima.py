@@ -58,7 +58,8 @@ def fedoptima(
     auxiliary: Annotated[
         str | int,
         Field(
-            description="The device's auxiliary network: default, classifier, deep, a number of "
+            description="The device's auxiliary network: default, light (costs at most "
+            "what the device side does), classifier, deep, a number of "
             "blocks, or your own as 'package.module:function'; none: gradients come from the "
             "server (an ablation of the paper)."
         ),

@@ -26,7 +26,8 @@ CreditTimeoutOption = Annotated[
 LocalAuxiliaryOption = Annotated[
     str | int,
     Field(
-        description="The device's auxiliary network: default, classifier, deep, a number of "
+        description="The device's auxiliary network: default, light (costs at most "
+        "what the device side does), classifier, deep, a number of "
         "blocks, or your own as 'package.module:function'."
     ),
 ]

@@ -31,6 +31,7 @@ from fedoptima.preprocess.exported import ExportedPart
 from fedoptima.tasks.output import Output
 
 DEPTHS = {"classifier": 0, "default": 1, "deep": 2}
+LIGHT = "light"  # one block that reads less: `preprocess.light_auxiliary`
 
 # The auxiliary network travels with every model update, so its dense layer stays below 1 MiB of
 # float32: features are averaged over larger and larger squares until it does. VGG-5 on CIFAR-10
@@ -116,6 +117,15 @@ def _ends_in_positions(device_side: nn.Module, activation: Tensor) -> bool:
     return activation.shape[-1] in (width, normed) and activation.shape[1] not in (width, normed)
 
 
+def reads_positions(device_side: nn.Module, activation: Tensor) -> bool:
+    """Whether it is (batch, length, dim), or an image with its channels last."""
+    last = _last(device_side, BLOCKS)
+    if activation.dim() == 3:
+        return not (isinstance(last, nn.Conv1d) and last.out_channels == activation.shape[1])
+    image = activation.dim() == 4 and not isinstance(last, InvertedResidual)
+    return image and _ends_in_positions(device_side, activation)
+
+
 def _behind(shape: nn.Module, network: nn.Sequential) -> nn.Sequential:
     return nn.Sequential(OrderedDict(shape=shape, network=network))
 
@@ -134,7 +144,7 @@ def _depth(variant: str | int) -> int:
     if isinstance(variant, int) and not isinstance(variant, bool) and variant >= 0:
         return variant
     raise ConfigError(
-        f"auxiliary = {variant!r}: unknown variant; choose none, {', '.join(DEPTHS)}, "
+        f"auxiliary = {variant!r}: unknown variant; choose none, {', '.join(DEPTHS)}, {LIGHT}, "
         "a number of blocks from 0 up, or your own as 'package.module:function'"
     )
 

@@ -55,6 +55,12 @@ def profile_module(
     return _with_traffic(block, module, example, input_gradient=True) if traffic else block
 
 
+def training_flops(module: nn.Module, example: object, *, input_gradient: bool) -> float:
+    """Of a forward and a backward pass, for each sample."""
+    _, block = _measure("", module, example, input_gradient=input_gradient)
+    return block.forward_flops + block.backward_flops
+
+
 def _entering(example: object, *, input_gradient: bool, times: int = 1) -> object:
     def fresh(tensor: Tensor) -> Tensor:
         copied = tensor.detach().clone() if times == 1 else torch.cat([tensor.detach()] * times)

@@ -14,11 +14,12 @@ from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.seeding import derive
 from fedoptima.models.activation import call
-from fedoptima.preprocess.auxiliary import build_auxiliary
+from fedoptima.preprocess.auxiliary import LIGHT, build_auxiliary
 from fedoptima.preprocess.cuts import Cuttable, cuttable
+from fedoptima.preprocess.light_auxiliary import light_forms
 from fedoptima.preprocess.own_auxiliary import users_auxiliary
 from fedoptima.preprocess.plan import PlanSettings
-from fedoptima.preprocess.profile import profile, profile_module
+from fedoptima.preprocess.profile import profile, profile_module, training_flops
 from fedoptima.preprocess.split import Profile
 
 
@@ -66,8 +67,9 @@ class MeasuredCosts:
         device = self._cuts.part(0, split)
         server = self._cuts.part(split, len(self._cuts.names))
         activation = _activation(device, self._example)
-        variant = self._settings.auxiliary
-        auxiliary = _build_auxiliary(device, server, activation, variant, self._settings)
+        auxiliary = _build_auxiliary(
+            device, server, self._example, activation, self._settings.auxiliary, self._settings
+        )
         if auxiliary is None:
             return None
         return profile_module(auxiliary, activation, traffic=self._settings.traffic)
@@ -86,13 +88,14 @@ def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSet
             "the auxiliary network; rename that part of the model"
         )
     activation = _activation(device, example)
-    auxiliary = _build_auxiliary(device, server, activation, plan.auxiliary, settings)
+    auxiliary = _build_auxiliary(device, server, example, activation, plan.auxiliary, settings)
     return Sides(device, auxiliary, server, activation)
 
 
 def _build_auxiliary(
     device: nn.Module,
     server: nn.Module,
+    example: object,
     activation: object,
     variant: str | int,
     settings: PlanSettings,
@@ -103,7 +106,24 @@ def _build_auxiliary(
         if settings.auxiliary_code is not None:
             key = f"method.auxiliary = {variant!r}"
             return users_auxiliary(settings.auxiliary_code, activation, settings.classes, key)
+        if variant == LIGHT:
+            return _build_light(device, example, activation, settings, most)
         return build_auxiliary(device, activation, settings.output, variant, server_parameters=most)
+
+
+def _build_light(
+    device: nn.Module, example: object, activation: object, settings: PlanSettings, most: int
+) -> nn.Module | None:
+    """The strongest form that costs no more than the device side, else the cheapest."""
+    affordable = training_flops(device, example, input_gradient=False)
+    network = None
+    for build in light_forms(device, activation, settings.output, most):
+        torch.manual_seed(derive(settings.seed, "auxiliary"))
+        network = build()
+        assert network is not None
+        if training_flops(network, activation, input_gradient=True) <= affordable:
+            break
+    return network
 
 
 def _activation(device: nn.Module, example: object) -> object:
