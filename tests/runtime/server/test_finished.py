@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
+import grpc
 import pytest
 
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.server.finished import tell_devices
-from tests.support.network import QUICK, Work, start_device, until
+from tests.support.network import QUICK, Server, Work, start_device, tiny_recipe, until
+from tests.support.raw_peer import RawPeer, hello
+
+NAMES = ("slow", "middle", "fast")
 
 
 def test_devices_that_come_after_the_end_are_told_once_each(
@@ -43,6 +48,20 @@ def test_devices_that_come_after_the_end_are_told_once_each(
     told = [line for line in caplog.messages if "was told that the run is over" in line]
     assert len(told) == 2
     assert "was refused" not in caplog.text
+
+
+def test_a_device_that_is_getting_ready_when_the_run_ends_is_told(tmp_path: Path) -> None:
+    """It has not read that the run is over, and would look for the server for ever."""
+    brief = replace(QUICK, farewell=0.5)
+    with (
+        Server(tiny_recipe("fl"), tmp_path / "run", timeouts=brief) as server,
+        RawPeer(server.address) as late,
+    ):
+        late.send(hello("late"))
+        late.hear("welcome")
+        for device in [start_device(name, server.address, tmp_path) for name in NAMES]:
+            device.answer()
+        assert late.ending() == (grpc.StatusCode.NOT_FOUND, "the run is over")
 
 
 def test_after_its_time_it_ends() -> None:

@@ -88,6 +88,7 @@ class DeviceLink:
         await asyncio.wait({task, self._reading}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             task.cancel()
+            self._reading.result()  # raises what ended it: the run may be over
             raise ConnectionLost("the connection was lost while the uplink was measured")
 
     # ---- the node's view ---------------------------------------------------------------------

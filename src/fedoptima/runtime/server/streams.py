@@ -30,6 +30,7 @@ from fedoptima.runtime.wire.versions import refusal
 from fedoptima.version import __version__
 
 _NAME_LENGTH = 100
+_OVER = Refusal(grpc.StatusCode.NOT_FOUND, "the run is over")
 _GRACE = 0.2  # seconds, for streams that end
 _MOST_UNREAD = 100  # frames that answer a device: one that never reads must not fill the memory
 
@@ -145,6 +146,9 @@ class ServerStreams:
         except TimeoutError:
             late = ", ".join(sorted(session.device for session in self._open))
             self._log.warning("did not close their connections in time: %s", printable(late))
+        # Who is getting ready, or hangs, has not read it, and would look for this server for ever.
+        for session in list(self._open):
+            session.end(_OVER)
 
     # ---- one stream --------------------------------------------------------------------------
 
