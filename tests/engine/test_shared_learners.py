@@ -13,6 +13,7 @@ from fedoptima.core.jobs import ExportModel, FullStep, LoadModel
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import PayloadId
 from fedoptima.engine.device import DeviceEngine
+from fedoptima.engine.flat import FlatTensors, Layout, in_one_piece
 from fedoptima.engine.optimizer import OURS, LearnerCode
 from fedoptima.engine.payloads import Tensors, copy_of, pack, unpack
 from fedoptima.engine.shared_learners import SharedLearners
@@ -91,3 +92,52 @@ def test_an_update_that_was_lent_is_overwritten_by_the_next_round() -> None:
     assert not same(lent, model)
     device.execute(LoadModel(pack(ROUND, model), 0.0), ROUND)
     assert same(lent, model)
+
+
+def test_an_update_is_where_the_weights_were_and_stays_there_without_a_copy() -> None:
+    workplace, learners = bench(), SharedLearners()
+    device = next(iter(workplace.devices.values()))
+    given: list[FlatTensors] = []
+
+    def memory(layout: Layout) -> FlatTensors:
+        given.append(FlatTensors(layout, torch.zeros(layout.nbytes, dtype=torch.uint8)))
+        return given[-1]
+
+    device.share(learners, memory)
+    model = workplace.workload.model.state_dict()
+    own = next(iter(bench().devices.values()))
+    aside = device.save()
+    for number in range(2):
+        device.take_up(*aside)
+        device.execute(LoadModel(pack(ROUND, model), 0.0), ROUND)
+        device.execute(FullStep(2 * number), ROUND)
+        device.execute(FullStep(2 * number + 1), ROUND)
+        update = unpack(device.execute(ExportModel(), ROUND).result)
+        assert update is given[number]
+        assert same(update, one_round(own, model, 2 * number))
+        aside = device.set_aside()
+    assert not same(given[0], given[1])
+
+
+def test_another_engine_goes_on_with_a_device_in_the_middle_of_its_round() -> None:
+    model = bench().workload.model.state_dict()
+    own = next(iter(bench().devices.values()))
+    expected = [one_round(own, model, first) for first in (0, 2)]
+    first, second = (next(iter(bench().devices.values())) for _ in range(2))
+    for device in (first, second):
+        device.share(SharedLearners(), lambda layout: in_one_piece(_zeros(layout)))
+    aside = first.save()
+    for number in range(2):
+        first.take_up(*aside)
+        first.execute(LoadModel(pack(ROUND, model), 0.0), ROUND)
+        first.execute(FullStep(2 * number), ROUND)
+        second.take_up(*first.save())
+        first.reset()
+        second.execute(FullStep(2 * number + 1), ROUND)
+        update = unpack(second.execute(ExportModel(), ROUND).result)
+        assert same(update, expected[number])
+        aside = second.set_aside()
+
+
+def _zeros(layout: Layout) -> Tensors:
+    return {name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in layout.form}

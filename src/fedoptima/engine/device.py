@@ -44,6 +44,7 @@ from fedoptima.engine.payloads import (
     propagate,
 )
 from fedoptima.engine.shared_learners import SharedLearners
+from fedoptima.engine.weights import MemoryFor
 from fedoptima.engine.workload import Workload
 from fedoptima.models.activation import Inputs, map_tensors
 
@@ -56,6 +57,7 @@ class DeviceEngine:
     ) -> None:
         """``deferred``: the losses are not checked here, but by whoever asks for `losses`."""
         self._shared: SharedLearners | None = None
+        self._memory: MemoryFor | None = None
         self._learner: Learner | None = None
         self._workload = workload
         self._deferred = deferred
@@ -155,7 +157,7 @@ class DeviceEngine:
         self._waiting.clear()
         self._received = tensors
         learner = self._learning()
-        learner.load(tensors)
+        learner.load(tensors, self._memory)
         learner.set_progress(progress)
 
     def _forward(self, seq: int, part: int, parts: int, result: PayloadId) -> Outcome:
@@ -245,13 +247,13 @@ class DeviceEngine:
         self._part_with_learner()
         return {"plan": self._plan, "learner": state, "waiting": []}, tensors
 
-    def share(self, learners: SharedLearners) -> None:
-        """From now on have a learner in a round only.
+    def share(self, learners: SharedLearners, memory: MemoryFor | None = None) -> None:
+        """From now on have a learner in a round only, with its weights in ``memory``.
 
-        What is exported is then in the memory of this learner, which is used for another device
-        after `set_aside`.
+        What is exported is where the weights were. If no memory is given, or they are not in one
+        piece, that is the learner's own, which is used for another device after `set_aside`.
         """
-        self._shared = learners
+        self._shared, self._memory = learners, memory
 
     def _part_with_learner(self) -> None:
         if self._shared and self._learner:

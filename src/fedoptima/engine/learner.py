@@ -22,7 +22,7 @@ from fedoptima.engine.optimizer import (
 )
 from fedoptima.engine.optimizer_state import OptimizerState
 from fedoptima.engine.payloads import Tensors, copy_of
-from fedoptima.engine.weights import Weights
+from fedoptima.engine.weights import MemoryFor, Weights
 
 
 class Learner:
@@ -127,11 +127,12 @@ class Learner:
         """The weights and buffers themselves: to be read, not kept."""
         return self._weights.read()
 
-    def load(self, tensors: Tensors) -> None:
+    def load(self, tensors: Tensors, memory: MemoryFor | None = None) -> None:
+        """``memory``: where the weights are to be, if they can be in one piece."""
         if tensors.keys() != self._tensors.keys():
             odd = sorted(tensors.keys() ^ self._tensors.keys())
             raise InvariantBroken(f"{self.who}: the model's tensors differ: {', '.join(odd[:5])}")
-        self._weights.take_in(tensors)
+        self._weights.load(tensors, memory)
         if self._settings.reset_on_load:
             self.forget_steps()
         self.drop_gradients()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from torch import Tensor
 
-from fedoptima.engine.flat import FlatTensors, in_one_piece
+from fedoptima.engine.flat import FlatTensors, Layout, in_one_piece, layout_of
 from fedoptima.engine.payloads import Tensors, copy_all, copy_of
+
+MemoryFor = Callable[[Layout], FlatTensors]  # somebody's, for tensors that are to be loaded
 
 
 class _Memory(Enum):
     BORROWED = "borrowed"  # the network's first tensors
     OWN = "own"
+    GIVEN = "given"  # somebody's, who gets it back with the weights in it
     SPARE = "spare"  # there is memory for those that are to be loaded
     NONE = "none"  # handed over; others are to be loaded
 
@@ -40,11 +43,27 @@ class Weights:
 
     def held(self) -> Tensors:
         """None, if the next ones are to be loaded first."""
-        return self.read() if self._memory in (_Memory.BORROWED, _Memory.OWN) else {}
+        held = (_Memory.BORROWED, _Memory.OWN, _Memory.GIVEN)
+        return self.read() if self._memory in held else {}
+
+    def load(self, tensors: Mapping[str, Tensor], memory: MemoryFor | None) -> None:
+        """Copy them. ``memory``: where to, if they can be in one piece; else own memory."""
+        if memory is None or not self._in_one_piece:
+            self.take_in(tensors)
+            return
+        flat = memory(layout_of(tensors))
+        flat.fill(tensors)
+        self._move(flat)
+        self._memory = _Memory.GIVEN
+
+    def _move(self, flat: FlatTensors) -> None:
+        self._flat = flat
+        for name, tensor in self.tensors.items():
+            tensor.data = flat[name]
 
     def take_in(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
         """Copy those of the same names, if they begin with ``prefix``."""
-        if self._memory in (_Memory.OWN, _Memory.SPARE):
+        if self._memory in (_Memory.OWN, _Memory.SPARE, _Memory.GIVEN):
             if self._flat is not None:
                 self._flat.fill(tensors, prefix)
             else:
@@ -52,13 +71,12 @@ class Weights:
         elif self._in_one_piece:
             if prefix or not isinstance(tensors, FlatTensors):
                 tensors = {name: tensors[prefix + name] for name in self.tensors}
-            self._flat = in_one_piece(tensors)
-            for name, tensor in self.tensors.items():
-                tensor.data = self._flat[name]
+            self._move(in_one_piece(tensors))
         else:
             for name, tensor in self.tensors.items():
                 tensor.data = tensors[prefix + name].detach().clone()
-        self._memory = _Memory.OWN
+        if self._memory is not _Memory.GIVEN:
+            self._memory = _Memory.OWN
 
     def hand_over(self) -> Tensors:
         """They are gone then until others are loaded."""
@@ -69,16 +87,19 @@ class Weights:
         return tensors
 
     def lend(self) -> Tensors:
-        """To be copied at once: others are loaded in their place."""
+        """To be copied at once: others are loaded in their place. Not if memory was given."""
+        flat = self._flat
         self.spare()
-        if self._flat is not None:
-            return self._flat
+        if flat is not None:
+            return flat
         return {name: tensor.detach() for name, tensor in self.tensors.items()}
 
     def spare(self) -> None:
         """They are not needed any more; their memory is."""
         if self._memory is _Memory.OWN and not self._static:
             self._memory = _Memory.SPARE
+        elif self._memory is _Memory.GIVEN:
+            self._memory, self._flat = _Memory.NONE, None
 
     def release(self) -> None:
         """Hold no memory until others are loaded."""

@@ -48,6 +48,7 @@ class Devices:
         """Any worker may have it now."""
         if queue.worker is not None:
             self._ready[queue.worker].pop(queue.node, None)
+            queue.last_worker = queue.worker
         queue.worker, queue.closing, queue.loaded = None, False, False
 
     def next_for(
@@ -63,7 +64,7 @@ class Devices:
             if queue.ready and queue.worker in (worker, None):
                 return queue, wanted
         own = next(iter(self._ready[worker].values()), None)
-        return own or (self._fresh(waits) if begins else None), None
+        return own or (self._fresh(worker, waits) if begins else None), None
 
     def _wanted(self) -> Iterator[Item]:
         """Jobs that were not sent yet and whose results the server needs next."""
@@ -74,12 +75,16 @@ class Devices:
                     if isinstance(maker, Item) and not maker.sent and maker.node != SERVER:
                         yield maker
 
-    def _fresh(self, waits: bool) -> Queue | None:
-        """A device that could begin a round, with more to do than to load the model."""
-        for queue in islice(self._free.values(), _LOOKED_AT):
-            if waits or len(queue.items) > 1 or not isinstance(queue.items[0].work, _FIRST_JOBS):
-                return queue
-        return None
+    def _fresh(self, worker: int, waits: bool) -> Queue | None:
+        """A device that could begin a round, with more to do than to load the model; one that this
+        worker had before, if there is a choice."""
+        found = [
+            queue
+            for queue in islice(self._free.values(), _LOOKED_AT)
+            if waits or len(queue.items) > 1 or not isinstance(queue.items[0].work, _FIRST_JOBS)
+        ]
+        known = (queue for queue in found if queue.last_worker == worker)
+        return next(known, None) or next(iter(found), None)
 
     def to_move(self, worker: int, busy: Container[int]) -> Queue | None:
         """The device with the most to do of another worker, if that is busy with something else.

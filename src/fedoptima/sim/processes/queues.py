@@ -57,11 +57,14 @@ class Queue:
         self.node = node
         self.items: deque[Item] = deque()
         self.worker: int | None = None  # that does its jobs
+        self.last_worker: int | None = None  # that knows the pages of its memory
         self.loaded = False  # the worker has the node's state
         self.closing = False  # it parts with this worker: the last job of a round is under way
         self.under_way = 0  # jobs that the worker has been sent
         self.passes = 0  # forward passes whose backward pass is to come; they cannot be moved
         self.aside: Aside | None = None  # a device's state between two rounds
+        self.room: Place | None = None  # memory that was lent for its weights in this round
+        self.last_room: Place | None = None
         self.received: object = None  # the model that this round began with: still in use
         self.error: Exception | None = None  # a device with one can do nothing any more
 

@@ -10,16 +10,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fedoptima.core.jobs import AuxiliaryStep, Backward, ExportModel, Forward, LoadModel
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    Backward,
+    ExportModel,
+    Forward,
+    LoadModel,
+    SkipStep,
+)
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.payloads import Tensors
 from fedoptima.sim.processes.choice import Devices
 from fedoptima.sim.processes.crew import Crew
 from fedoptima.sim.processes.messages import Aside, Declared, Done, Order, Release, Reset, Work
 from fedoptima.sim.processes.queues import Item, Queue
+from fedoptima.sim.processes.rooms import Rooms
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedTensors
 
-_AHEAD = 0.01  # seconds: a worker with less to do is sent more
+_AHEAD = 0.01  # seconds: a worker with less to do is always sent more
+_FAR_AHEAD = 0.04  # the same while there is much to do: fewer, longer letters
+_SHARE = 0.125  # of all that is to be done; at the end no worker is to be left with much
 _AT_LEAST = 2  # orders of devices that it has already, however long they take
 _PACE = 0.003  # seconds that work takes, as long as nothing is known about it
 _LATEST = 0.2  # what the latest time counts in the mean
@@ -40,12 +50,14 @@ class Schedule:
         self._crew = crew
         self._queues = queues
         self._new_value = new_value
-        self._memory = free
+        self._rooms = Rooms(free)
         self._server = queues[SERVER]
         self._server.worker, self._server.loaded = _FIRST, True
         self._left = [0.0] * workers  # seconds of work that is not done
         self._orders = [0] * workers  # that are not done
         self._pace: dict[type, float] = {}  # seconds that a kind of work takes
+        self._mean = _PACE  # of all
+        self._ahead = _AHEAD
         self._under_way: dict[int, Item] = {}
         self._devices = Devices(workers, queues)
         self._moves: dict[int, int] = {}  # for which worker a device is released, by order
@@ -147,16 +159,18 @@ class Schedule:
                 self._finish(item, Done(item.number))
             else:
                 assert item.work is not None
-                room = self._room_for(item)
+                room = self._rooms.lend(self._server, item)
                 order = Order(item.number, SERVER, item.work, item.declared, room=room)
                 orders.append((item, order))
         if orders:
             self._send(_FIRST, orders)
+        waiting = self._mean * (self._jobs - len(self._under_way)) / len(self._left)
+        self._ahead = max(_AHEAD, min(_FAR_AHEAD, waiting * _SHARE))
         # The server's worker last: it begins a round only if all others have enough to do.
         for worker in reversed(range(len(self._left))):
             orders = []
             while self._needs_more(worker):
-                begins = self._left[worker] < _AHEAD
+                begins = self._left[worker] < self._ahead
                 queue, last = self._devices.next_for(worker, begins=begins, waits=waits)
                 if queue is None:
                     if waits and begins:
@@ -167,7 +181,7 @@ class Schedule:
                 self._crew.send(worker, [order for _, order in orders])
 
     def _needs_more(self, worker: int) -> bool:
-        return self._left[worker] < _AHEAD or self._orders[worker] < _AT_LEAST
+        return self._left[worker] < self._ahead or self._orders[worker] < _AT_LEAST
 
     def _move_to(self, worker: int) -> None:
         """Have a device released for a worker that has nothing to do."""
@@ -191,7 +205,7 @@ class Schedule:
         while queue.ready:
             work = queue.items[0].work
             # With its forward pass: what that keeps is large, and cannot be moved.
-            if enough and not isinstance(work, AuxiliaryStep):
+            if enough and not isinstance(work, AuxiliaryStep | SkipStep):
                 break
             item = queue.items.popleft()
             assert work is not None
@@ -202,7 +216,7 @@ class Schedule:
             begins = not queue.loaded
             order = Order(
                 *(item.number, queue.node, work, item.declared),
-                *(begins, queue.aside if begins else None, self._room_for(item)),
+                *(begins, queue.aside if begins else None, self._rooms.lend(queue, item)),
             )
             queue.worker, queue.loaded = worker, True
             queue.closing = isinstance(work, ExportModel | Reset)
@@ -246,6 +260,7 @@ class Schedule:
     def _learn_pace(self, kind: type, seconds: float) -> None:
         before = self._pace.get(kind, seconds)
         self._pace[kind] = before + (seconds - before) * _LATEST
+        self._mean += (seconds - self._mean) * _LATEST / 8
 
     def _finish(self, item: Item, reply: Done) -> None:
         work, value = item.work, item.value
@@ -264,21 +279,12 @@ class Schedule:
             if item.node == SERVER:
                 self.error = reply.error
         if value is not None:
-            self._settle_room(item, work, reply.result)
+            self._rooms.used(queue, item, work, reply.result)
             self._provide(value, reply.result)
+        elif reply.result is not None:  # where a device's weights are
+            self._rooms.loaded(queue, reply.result)
         if isinstance(work, ExportModel | Reset):
             self._round_over(queue, work, reply)
-
-    def _room_for(self, item: Item) -> Place | None:
-        if item.value is not None:
-            item.room = self._memory.room_for(_kind(item.work, item.declared))
-        return item.room
-
-    def _settle_room(self, item: Item, work: Work | None, place: Place | None) -> None:
-        if item.room is not None and (place is None or place.offset != item.room.offset):
-            self._memory.add(*item.room)  # it was not used
-        if place is not None:
-            self._memory.learn(_kind(work, item.declared), place.nbytes)
 
     def _provide(self, value: SharedTensors, place: Place | None) -> None:
         """Jobs that wait for the value can go on."""
@@ -295,6 +301,7 @@ class Schedule:
     def _released(self, queue: Queue, number: int, reply: Done) -> None:
         assert reply.book is not None
         queue.aside = Aside(reply.book, self._tensors_aside(queue, reply.aside))
+        self._rooms.give_back(queue)
         self._devices.part(queue)
         queue.worker = self._moves.pop(number)
         self._devices.look_at(queue)
@@ -305,6 +312,7 @@ class Schedule:
             self._devices.part(queue)
             queue.received = None
             if isinstance(work, Reset):
+                self._rooms.give_back(queue)
                 queue.aside = queue.error = None
             elif reply.book is not None:
                 queue.aside = Aside(reply.book, self._tensors_aside(queue, reply.aside))
@@ -321,12 +329,7 @@ class Schedule:
 
 def _passes(work: Work) -> int:
     """Forward passes that wait for their backward pass, more than before."""
-    return isinstance(work, Forward) - isinstance(work, AuxiliaryStep | Backward)
-
-
-def _kind(work: Work | None, declared: Declared | None) -> object:
-    """Results that take the same memory."""
-    return type(work), declared.nbytes if declared else 0
+    return isinstance(work, Forward) - isinstance(work, AuxiliaryStep | SkipStep | Backward)
 
 
 def _sound(reply: Done) -> Done:

@@ -99,13 +99,19 @@ class Region:
         self._next, self._end = start, end
 
     def store(self, tensors: Mapping[str, Tensor], room: Place | None = None) -> Place:
-        """A copy of the tensors. ``room``: memory to use if they fit exactly."""
-        layout = layout_of(tensors)
+        """A copy of the tensors. ``room``: memory to use if they fit exactly; if they are there
+        already, they stay as they are."""
+        place, stored = self.reserve(layout_of(tensors), room)
+        if stored is not tensors:
+            stored.fill(tensors)
+        return place
+
+    def reserve(self, layout: Layout, room: Place | None = None) -> tuple[Place, FlatTensors]:
+        """Memory for tensors, to be filled; ``room`` if they fit exactly."""
         nbytes = layout.nbytes + aligned(_LENGTH + len(self._memory.description_of(layout)))
         if room is None or room.nbytes != nbytes:
             room = Place(self._take(nbytes), nbytes)
-        self._memory.new_tensors(room, layout).fill(tensors)
-        return room
+        return room, self._memory.new_tensors(room, layout)
 
     def _take(self, nbytes: int) -> int:
         offset, self._next = self._next, self._next + nbytes
@@ -121,21 +127,27 @@ class FreeMemory:
     """
 
     def __init__(self) -> None:
-        self._offsets: dict[int, list[int]] = {}  # by size: a run needs few different ones
+        # By size: a run needs few different ones.
+        self._offsets: dict[int, dict[int, None]] = {}
         self._sizes: dict[object, int] = {}
 
     def add(self, offset: int, nbytes: int) -> None:
-        self._offsets.setdefault(nbytes, []).append(offset)
+        self._offsets.setdefault(nbytes, {})[offset] = None
 
     def learn(self, kind: object, nbytes: int) -> None:
         """Results of this kind take so much."""
         self._sizes[kind] = nbytes
 
-    def room_for(self, kind: object) -> Place | None:
+    def room_for(self, kind: object, before: Place | None = None) -> Place | None:
+        """``before``: preferred, since the pages of memory are known to who has used it."""
         nbytes = self._sizes.get(kind)
-        if nbytes is None or not self._offsets.get(nbytes):
+        free = None if nbytes is None else self._offsets.get(nbytes)
+        if nbytes is None or not free:
             return None
-        return Place(self._offsets[nbytes].pop(), nbytes)
+        if before is not None and before.nbytes == nbytes and before.offset in free:
+            del free[before.offset]
+            return before
+        return Place(free.popitem()[0], nbytes)
 
 
 class SharedTensors(dict[str, Tensor]):

@@ -16,18 +16,19 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
 import torch
 
 from fedoptima.core.errors import FedOptimaError, ProtocolViolation, RunFailed
-from fedoptima.core.jobs import ExportModel, Job, source_of
+from fedoptima.core.jobs import ExportModel, Job, LoadModel, source_of
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId, Payload
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.evaluation import Tally
 from fedoptima.engine.evaluator import Evaluator
-from fedoptima.engine.flat import form_of
+from fedoptima.engine.flat import FlatTensors, Layout, form_of
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.shared_learners import SharedLearners
@@ -48,7 +49,7 @@ from fedoptima.sim.processes.shared_memory import Place, Region, SharedMemory, a
 
 BuildDevice = Callable[[NodeId], DeviceEngine]
 _KEPT_FREE = 2**26  # bytes
-_REPORT_AFTER = 0.004  # seconds: what is done in less is reported together
+_REPORT_AFTER = 0.015  # seconds: what is done in less is reported together
 
 
 def work(
@@ -112,6 +113,7 @@ class _Worker:
         self._engines: dict[NodeId, DeviceEngine] = {}
         self._learners = SharedLearners()
         self._aside: dict[NodeId, Tensors] = {}  # where the state of devices in a round came from
+        self._rooms: dict[NodeId, Place | None] = {}  # where their weights are
         self._evaluator = Evaluator(workload, plan)
         self._broken: dict[NodeId, Exception] = {}  # devices that cannot go on, and why
         self._first: deque[Order] = deque()  # the server's jobs, and evaluations
@@ -209,17 +211,19 @@ class _Worker:
         engine = self._engine(order)
         match order.work:
             case Reset():
-                engine.reset()
-                self._aside.pop(order.node, None)
+                self._forget(order.node, engine)
                 return Done(order.number)
+            case LoadModel():
+                self._rooms.setdefault(order.node, order.room)
+                self._result(order, order.work, engine)
+                return Done(order.number, self._rooms[order.node])
             case Save():
                 book, tensors = engine.save()
                 return Done(order.number, self._region.store(tensors), book=book)
             case Release():
                 book, tensors = engine.save()
                 place = self._region.store(tensors)
-                engine.reset()
-                self._aside.pop(order.node, None)
+                self._forget(order.node, engine)
                 return Done(order.number, book=book, aside=place)
             case Snapshot() | EvaluateBatches() | Forget() | Restore():
                 raise AssertionError("only a server does this")
@@ -229,7 +233,8 @@ class _Worker:
         outcome = engine.execute(order.work, order.declared.result)
         _compare(order.declared, outcome.result, outcome.samples, outcome.text)
         fault = engine.inspect(outcome.result)
-        place = self._region.store(unpack(outcome.result), order.room)
+        room = self._rooms.pop(order.node, None) or order.room
+        place = self._region.store(unpack(outcome.result), room)
         del outcome
         book, aside = self._set_aside(order.node, engine)
         return Done(order.number, place, fault=fault, book=book, aside=aside)
@@ -239,14 +244,25 @@ class _Worker:
         engine = self._engines.get(order.node)
         if engine is None:
             engine = self._engines[order.node] = self._build(order.node)
-            engine.share(self._learners)
+            engine.share(self._learners, partial(self._memory_for, order.node))
         if order.begins:
+            self._rooms.pop(order.node, None)
             if order.aside is None:
                 engine.reset()
             else:
                 self._aside[order.node] = order.aside.tensors
                 engine.take_up(*order.aside)
         return engine
+
+    def _memory_for(self, node: NodeId, layout: Layout) -> FlatTensors:
+        """Shared memory for a device's weights: what it exports is there without a copy."""
+        self._rooms[node], tensors = self._region.reserve(layout, self._rooms[node])
+        return tensors
+
+    def _forget(self, node: NodeId, engine: DeviceEngine) -> None:
+        engine.reset()
+        self._aside.pop(node, None)
+        self._rooms.pop(node, None)
 
     def _set_aside(
         self, node: NodeId, engine: DeviceEngine

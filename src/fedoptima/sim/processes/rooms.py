@@ -1,0 +1,60 @@
+"""Memory that the driving process lends to workers with their orders, for results."""
+
+from __future__ import annotations
+
+from fedoptima.core.jobs import ExportModel, LoadModel
+from fedoptima.sim.processes.messages import Declared, Work
+from fedoptima.sim.processes.queues import Item, Queue
+from fedoptima.sim.processes.shared_memory import FreeMemory, Place
+
+
+class Rooms:
+    def __init__(self, free: FreeMemory) -> None:
+        self._free = free
+
+    def lend(self, queue: Queue, item: Item) -> Place | None:
+        """Memory for the result; for a device's weights from the beginning of a round, so that
+        its update is there without a copy."""
+        if isinstance(item.work, LoadModel):
+            if queue.room is None:
+                kind = _kind(ExportModel, item.work.data.nbytes)
+                queue.room = self._free.room_for(kind, queue.last_room)
+            return queue.room
+        if isinstance(item.work, ExportModel) and queue.room is not None:
+            return queue.room
+        if item.value is not None:
+            item.room = self._free.room_for(_result(item.work, item.declared))
+        return item.room
+
+    def loaded(self, queue: Queue, place: Place) -> None:
+        """A device's weights are there."""
+        if queue.room != place:
+            self.give_back(queue)
+        queue.room = queue.last_room = place
+
+    def used(self, queue: Queue, item: Item, work: Work | None, place: Place | None) -> None:
+        """The result is there; None: it could not be computed."""
+        if item.room is not None and place != item.room:
+            self._free.add(*item.room)
+        if place is None:
+            return
+        self._free.learn(_result(work, item.declared), place.nbytes)
+        if isinstance(work, ExportModel):
+            if place == queue.room:
+                queue.room = None
+            self.give_back(queue)
+
+    def give_back(self, queue: Queue) -> None:
+        """A device's weights are not there any more."""
+        if queue.room is not None:
+            self._free.add(*queue.room)
+            queue.room = None
+
+
+def _result(work: Work | None, declared: Declared | None) -> object:
+    return _kind(type(work), declared.nbytes if declared else 0)
+
+
+def _kind(work: type, nbytes: int) -> object:
+    """Results that take the same memory."""
+    return work, nbytes

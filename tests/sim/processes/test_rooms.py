@@ -1,0 +1,98 @@
+"""Memory that is lent to workers: each part of it has one owner at any time."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedoptima.core.jobs import ExportModel, LoadModel
+from fedoptima.core.types import NodeId, Payload, PayloadId
+from fedoptima.sim.processes.messages import Declared, Work
+from fedoptima.sim.processes.queues import Item, Queue
+from fedoptima.sim.processes.rooms import Rooms
+from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedTensors
+
+SIZE = 100  # of a model
+HERE, THERE = Place(0, 128), Place(128, 128)
+LOAD = LoadModel(Payload(PayloadId("m"), SIZE), 0.0)
+
+
+class Desk:
+    def __init__(self, *free: Place) -> None:
+        self.free = FreeMemory()
+        self.free.learn((ExportModel, SIZE), HERE.nbytes)
+        for place in free:
+            self.free.add(*place)
+        self.rooms = Rooms(self.free)
+        self.queue = Queue(NodeId("d"))
+
+    def item(self, work: Work) -> Item:
+        exports = isinstance(work, ExportModel)
+        declared = Declared(PayloadId("x"), SIZE if exports else 0, 0, "")
+        value = SharedTensors(lambda place: None) if exports else None
+        return Item(1, self.queue.node, work, declared, value)
+
+    def left(self) -> set[Place]:
+        found = set()
+        while (place := self.free.room_for((ExportModel, SIZE))) is not None:
+            assert place not in found
+            found.add(place)
+        return found
+
+
+def test_an_update_stays_where_the_weights_were_and_its_place_is_preferred_the_next_time() -> None:
+    desk = Desk(HERE, THERE)
+    place = desk.rooms.lend(desk.queue, desk.item(LOAD))
+    assert place is not None
+    export = desk.item(ExportModel())
+    assert desk.rooms.lend(desk.queue, export) == place  # sent before the reply to the other
+    desk.rooms.loaded(desk.queue, place)
+    desk.rooms.used(desk.queue, export, ExportModel(), place)
+    assert desk.queue.room is None
+    desk.free.add(*place)  # it was merged
+    assert desk.rooms.lend(desk.queue, desk.item(LOAD)) == place
+
+
+def test_the_place_that_a_worker_had_to_find_itself_is_the_updates_too() -> None:
+    desk = Desk()
+    assert desk.rooms.lend(desk.queue, desk.item(LOAD)) is None
+    export = desk.item(ExportModel())
+    assert desk.rooms.lend(desk.queue, export) is None
+    desk.rooms.loaded(desk.queue, THERE)
+    desk.rooms.used(desk.queue, export, ExportModel(), THERE)
+    assert desk.queue.room is None
+    assert not desk.left()
+
+
+@pytest.mark.parametrize("used", [HERE, THERE])
+def test_what_was_lent_and_not_used_is_free_again(used: Place) -> None:
+    desk = Desk(HERE)
+    desk.rooms.lend(desk.queue, desk.item(LOAD))
+    desk.rooms.loaded(desk.queue, used)
+    export = desk.item(ExportModel())
+    assert desk.rooms.lend(desk.queue, export) == used
+    desk.rooms.used(desk.queue, export, ExportModel(), used)
+    assert desk.left() == {HERE} - {used}
+
+
+def test_memory_of_a_device_that_fails_is_free_once_it_is_reset() -> None:
+    desk = Desk(HERE)
+    desk.rooms.lend(desk.queue, desk.item(LOAD))
+    desk.rooms.loaded(desk.queue, HERE)
+    export = desk.item(ExportModel())
+    desk.rooms.lend(desk.queue, export)
+    desk.rooms.used(desk.queue, export, ExportModel(), None)
+    assert desk.queue.room == HERE
+    desk.rooms.give_back(desk.queue)
+    desk.rooms.give_back(desk.queue)
+    assert desk.left() == {HERE}
+
+
+def test_a_device_that_was_moved_is_lent_memory_for_its_update() -> None:
+    desk = Desk(HERE)
+    desk.rooms.lend(desk.queue, desk.item(LOAD))
+    desk.rooms.loaded(desk.queue, HERE)
+    desk.rooms.give_back(desk.queue)  # it was released
+    export = desk.item(ExportModel())
+    assert desk.rooms.lend(desk.queue, export) == HERE
+    desk.rooms.used(desk.queue, export, ExportModel(), HERE)
+    assert not desk.left()
