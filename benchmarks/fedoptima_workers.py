@@ -50,6 +50,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, object]:
         "ratio": statistics.median(ratios),
         "at most": 1.1,
         "ratios": ratios,
+        "median seconds": {ONE: one.median, TWO: two.median, CHAIN: statistics.median(scaled)},
         "seconds with 1 worker": one.seconds,
         "seconds with 2 workers": two.seconds,
         "seconds of the server's chain": scaled,

@@ -21,7 +21,7 @@ def machine() -> dict[str, object]:
     return {
         "date": datetime.date.today().isoformat(),
         "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),  # that it may use
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -63,6 +63,7 @@ def figures(comparison: Comparison, bound: float) -> dict[str, object]:
         "ratio": statistics.median(ratios),
         "at most": bound,
         "ratios": ratios,
+        "median seconds": {"simulated": simulated.median, "loop": loop.median},
         "simulated seconds": simulated.seconds,
         "loop seconds": loop.seconds,
         "whole call of simulate, seconds": [more["call"] for more in simulated.more],

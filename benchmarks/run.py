@@ -1,6 +1,7 @@
 """`make bench`: runs every measurement, prints the figures and writes them with their origin.
 
-Those that are named replace their figures in the file; the others stay.
+Those that are named replace their figures in the file; the others stay. A measurement's module is
+imported when it is its turn: those of simulations need neither gRPC nor anything to draw with.
 
 python -m benchmarks.run [NAME ...] [--out FILE]
 """
@@ -8,37 +9,24 @@ python -m benchmarks.run [NAME ...] [--out FILE]
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 
-from benchmarks import (
-    dry_scale,
-    fedoptima_workers,
-    fl_against_loop,
-    network_device,
-    network_memory,
-    network_server,
-    report_size,
-    resume_cost,
-    start_up,
-    step_costs,
-    wire,
-)
 from benchmarks.figures import RESULTS, keep, show
+from benchmarks.workloads import WORKLOADS
 
-MEASUREMENTS: dict[str, Callable[[], dict[str, object]]] = {
-    **{name: partial(fl_against_loop.measure, name) for name in fl_against_loop.BOUNDS},
-    "fedoptima_workers": fedoptima_workers.measure,
-    "dry_scale": dry_scale.measure,
-    "start_up": start_up.measure,
-    "network_device": network_device.measure,
-    "network_server": network_server.measure,
-    "wire": wire.measure,
-    "network_memory": network_memory.measure,
-    "report_size": report_size.measure,
-    "resume_cost": resume_cost.measure,
-    "step_costs": step_costs.measure,
+MEASUREMENTS: dict[str, tuple[str, tuple[str, ...]]] = {  # the module, and what `measure` is given
+    **{name: ("fl_against_loop", (name,)) for name in WORKLOADS},
+    "fedoptima_workers": ("fedoptima_workers", ()),
+    "dry_scale": ("dry_scale", ()),
+    "start_up": ("start_up", ()),
+    "network_device": ("network_device", ()),
+    "network_server": ("network_server", ()),
+    "wire": ("wire", ()),
+    "network_memory": ("network_memory", ()),
+    "report_size": ("report_size", ()),
+    "resume_cost": ("resume_cost", ()),
+    "step_costs": ("step_costs", ()),
 }
 
 
@@ -48,7 +36,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     for name in arguments.names or list(MEASUREMENTS):
-        figures = MEASUREMENTS[name]()
+        module, given = MEASUREMENTS[name]
+        figures = import_module(f"benchmarks.{module}").measure(*given)
         show(name, figures)
         keep(name, figures, arguments.out)
     print(f"written to {arguments.out}")
