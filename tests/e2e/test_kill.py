@@ -12,8 +12,8 @@ import pytest
 
 import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
 from fedoptima.core.effects import Send
-from fedoptima.core.events import Connected, JobDone, Received
-from fedoptima.core.jobs import ExportModel, Merge
+from fedoptima.core.events import Connected, JobDone, Received, Restarted
+from fedoptima.core.jobs import ExportModel, Merge, ReusedStep
 from fedoptima.core.messages import GlobalModel, Join, ModelUpdate, Stop
 from fedoptima.core.serialization import thaw
 from fedoptima.core.server import ServerCore
@@ -169,6 +169,28 @@ def test_the_server_is_killed(tmp_path: Path) -> None:
     lost = max(max(versions_before_resume(records)) for records in own.values()) - kept
     assert lost <= 1, "one checkpoint interval is one merge"
     assert finished_offline(own, updates(records))
+
+
+@pytest.mark.slow
+def test_a_server_that_reuses_batches_is_killed(tmp_path: Path) -> None:
+    """What it kept is in its checkpoint: the next one trains on it before any device is back."""
+    reuse = ("--set", "method.reuse={batches = 64, uses = 1000}")
+    with fleet(tmp_path, "fedoptima") as run:
+        server = run.start_server("--set", "stop.rounds=40", *reuse)
+        devices = [run.start_device(name, *ROUND) for name in ("pi-1", "pi-2")]
+        until(lambda: version_kept(run) >= 4, "a few merges are kept")
+        server.kill()
+        server = run.start_server(resume=True)
+        assert server.ends() == 0, server.said
+        assert [device.ends() for device in devices] == [0, 0]
+        records = recorded(run)
+    assert "resuming from" in server.said
+    events = [record.event for record in records if record.node == SERVER]
+    back = [i for i, event in enumerate(events) if isinstance(event, Connected)][2]
+    again = [e for e in events if isinstance(e, JobDone) and isinstance(e.job, ReusedStep)]
+    restarted = next(i for i, event in enumerate(events) if isinstance(event, Restarted))
+    assert again
+    assert any(event in again for event in events[restarted:back])
 
 
 def versions_before_resume(records: list[Record]) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima import replay
+from fedoptima import replay, sweep
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.formatting import percent
 from fedoptima.analysis.metrics import Moment, condition, metrics
@@ -21,6 +21,7 @@ from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET, data, network, run, set_up
 
+DEMO = Path(__file__).parents[2] / "recipes" / "demo_digits.toml"
 REUSE = {"name": "fedoptima", "reuse": {"batches": 8, "uses": 2}}
 SILENT = {
     **FLEET,
@@ -165,6 +166,22 @@ def test_a_run_with_reuse_is_replayed_to_the_same_weights(name: str, tmp_path: P
 def test_a_setting_that_cannot_be_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         records_of({"name": "fedoptima", **options})
+
+
+def test_a_sweep_compares_runs_with_and_without_it() -> None:
+    table = sweep(
+        DEMO,
+        vary={"method.reuse": [False, {"batches": 16, "uses": 2}], "fleet.server.gflops": [50]},
+        methods=["fedoptima"],
+        epochs=1,
+        dry=True,
+    )
+    off, on = (row.mean for row in table.rows)
+    assert off is not None
+    assert on is not None
+    assert (off.reused_throughput, off.server_reused_share) == (0.0, 0.0)
+    assert on.reused_throughput
+    assert "server reused, %" in str(table)
 
 
 def test_a_description_says_what_was_kept(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedoptima.core.codecs import Codec
 from fedoptima.core.errors import ConfigError
@@ -168,10 +168,16 @@ class Reuse(BaseModel):
     )
 
 
+def _off(value: object) -> object:
+    return None if value is False else value
+
+
 ReuseOption = Annotated[
     Reuse | None,
+    BeforeValidator(_off),  # a sweep needs a word for it
     Field(
-        description="What an idle server trains on again; unset: nothing, as in the paper.",
+        description="What an idle server trains on again; unset or false: nothing, as in the "
+        "paper.",
         examples=[{"batches": 64, "uses": 4}],
     ),
 ]

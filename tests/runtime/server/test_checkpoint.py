@@ -14,7 +14,7 @@ from torch import Tensor
 from fedoptima.core.effects import Evaluate, Run
 from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.events import Disconnected
-from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.jobs import Merge, ReusedStep, ServerStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.serialization import freeze
 from fedoptima.core.server import ServerCore
@@ -46,9 +46,9 @@ MARK = Mark(1234, 56, "ab" * 32)
 class StandingStill:
     """A simulated run, stopped where the server has just been given a job of a kind."""
 
-    def __init__(self, method: str, kind: type, after: int = 60) -> None:
+    def __init__(self, method: str, kind: type, after: int = 60, **options: object) -> None:
         records: list[Record] = []
-        assembly = set_up(records, method={"name": method})
+        assembly = set_up(records, method={"name": method, **options})
         assert isinstance(assembly.server_engine, ServerEngine)
         self.engine = assembly.server_engine
         self.simulation: Simulation = assembly.simulation
@@ -324,6 +324,47 @@ def test_activations_that_wait_are_not_kept_for_their_devices_will_be_gone(tmp_p
     for device, session in sorted(found.core.sessions.items()):
         found.core.handle(Disconnected(device, session), 13.0)
     assert found.core.training.scheduler.buffered == 0
+
+
+def test_batches_that_may_be_used_again_are_kept_and_used_by_the_next_server(
+    tmp_path: Path,
+) -> None:
+    still = StandingStill("fedoptima", ReusedStep, reuse={"batches": 8, "uses": 9})
+    found = restored_from(still, tmp_path)
+    assert found.running == still.running
+    assert freeze(found.core) == freeze(still.core)
+    kept = still.core.training.reuse.kept
+    assert kept > 1
+    engines = still.engine, still.fresh_engine()
+    load_server_checkpoint(tmp_path, engines[1], CPU)
+    cores = still.core, found.core
+    for core in cores:  # whose devices are gone in the next server
+        for device, session in sorted(core.sessions.items()):
+            core.handle(Disconnected(device, session), 13.0)
+        assert core.training.reuse.kept == kept
+    orders = [still.running, found.running]
+    for number in range(kept + 1):
+        answers = []
+        for index, (core, engine) in enumerate(zip(cores, engines, strict=True)):
+            order = orders[index]
+            assert order is not None
+            assert isinstance(order.job, ReusedStep)
+            outcome = engine.execute(order.job, PayloadId(f"server/0/{order.ticket}"))
+            effects = core.handle(outcome.event(order.ticket, order.job), 14.0 + number)
+            answers.append(effects)
+            orders[index] = next(e for e in effects if isinstance(e, Run))
+        assert answers[0] == answers[1]
+    assert same(engines[0].export(), engines[1].export())
+
+
+def test_what_is_to_be_forgotten_is_in_no_checkpoint(tmp_path: Path) -> None:
+    reuse = {"batches": 8, "uses": 2, "on_leave": "forget"}
+    still = StandingStill("fedoptima", ReusedStep, reuse=reuse)
+    still.kept(tmp_path)
+    saved = read_checkpoint(newest_checkpoints(tmp_path)[0], CPU).payloads()
+    step = still.running.job
+    assert isinstance(step, ReusedStep)
+    assert {name for name, value in saved.items() if "labels" in dict(value)} == {step.data.id}  # type: ignore[call-overload]
 
 
 def restored_from(still: StandingStill, folder: Path) -> Restored:
