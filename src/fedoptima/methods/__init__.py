@@ -13,6 +13,7 @@ from fedoptima.core.aggregation import (
     Offer,
 )
 from fedoptima.core.barrier import Barrier
+from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import CappedFlow, FlowController, OpenFlow, Reception
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
 from fedoptima.core.messages import ModelUpdate, ProgramSpec
@@ -28,6 +29,7 @@ __all__ = [
     "Barrier",
     "Buffered",
     "CappedFlow",
+    "Codecs",
     "CounterScheduler",
     "Decision",
     "DelayLimit",
