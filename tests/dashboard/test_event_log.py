@@ -4,8 +4,12 @@ from fedoptima.core.effects import Halt, Note
 from fedoptima.core.events import (
     Connected,
     Disconnected,
+    DiskFailing,
+    DiskWorks,
+    DriverEvent,
     EvaluationFailed,
     Event,
+    Gap,
     JobFailed,
     Received,
     TimerFired,
@@ -19,7 +23,9 @@ from tests.analysis.stories import A, B, told
 OUT_OF_MEMORY = JobFailed(1, FullStep(0), "out of memory")
 
 
-def told_of(*events: tuple[float, str, Event, *tuple[object, ...]]) -> list[tuple[str, str, str]]:
+def told_of(
+    *events: tuple[float, str, Event | DriverEvent, *tuple[object, ...]],
+) -> list[tuple[str, str, str]]:
     log = EventLog()
     for at, node, event, *effects in events:
         log.observe(told(at, node, event, *effects))  # type: ignore[arg-type]
@@ -97,3 +103,15 @@ def test_a_long_text_is_cut() -> None:
     assert len(kind) == 100
     assert len(text) == 300
     assert text.endswith("... (1,000,000 characters)")
+
+
+def test_disks_that_fail_and_gaps_are_told_of() -> None:
+    assert told_of(
+        (1.0, A, DiskFailing("no room")),
+        (2.0, A, DiskWorks()),
+        (3.0, SERVER, Gap(7, 1.5, ())),
+    ) == [
+        (A, "cannot write", "no room"),
+        (A, "writes again", ""),
+        (SERVER, "gap in the trace", "7 records since 1.5 s could not be written"),
+    ]

@@ -223,6 +223,11 @@ def test_a_run_has_a_state_in_words(tmp_path: Path) -> None:
     before = trace.stat().st_mtime - 3 * SILENT
     os.utime(trace, (before, before))
     assert now() == ("silent", "nothing new for 60 s")
+    (run.path / "disk_failing").write_text("the trace cannot be written (No space left)")
+    assert now() == ("running", "the trace cannot be written (No space left)")
+    (run.path / "disk_failing").write_text("")  # there was no room for words
+    assert now() == ("running", "the server cannot write")
+    (run.path / "disk_failing").unlink()
     (run.path / "stopped.txt").write_text("stopped at 12.5 s of the run\n")
     assert now() == ("stopped", "stopped at 12.5 s of the run")
     run.end()

@@ -41,9 +41,11 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
         before = measured(port)[trained]
         until(lambda: measured(port)[trained] > before + 100, "training goes on")
         assert measured(port)['fedoptima_disk_failing{node="server"}'] == 1
+        assert (run.run / "disk_failing").exists(), "for the page, which reads files"
         disk.clear()
         server.says("everything is written again")
         until(lambda: measured(port)['fedoptima_disk_failing{node="server"}'] == 0, "all is well")
+        assert not (run.run / "disk_failing").exists()
         before = measured(port)[trained]
         until(lambda: measured(port)[trained] > before + 100, "training goes on")
         server.interrupt()

@@ -7,6 +7,7 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +34,7 @@ from fedoptima.runtime.disk import Disk
 from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS
-from fedoptima.runtime.server.checkpoint import (
-    Restored,
-    capture,
-    load_server_checkpoint,
-)
+from fedoptima.runtime.server.checkpoint import Restored, capture, load_server_checkpoint
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import DeviceRecords, RecordQuota
 from fedoptima.runtime.server.server_node import INTERRUPTED, ServerNode
@@ -248,11 +245,13 @@ class _ServerRun:
             await node.shut_down()
             await entrance.close()
             self._compute.close()
-            mark = await self._trace.close()
+            await self._trace.close()
+            with suppress(OSError):
+                self._trace.finish()
             if background is not None:
                 background.cancel()
                 await asyncio.gather(background, return_exceptions=True)
-        return await self._finish(halt, mark, hooks)
+        return await self._finish(halt, hooks)
 
     def _attach_observer(self, hooks: RunHooks, watch: ServerWatch) -> Callable[[], None]:
         """Called before the first event; returns the function that calls the observer."""
@@ -300,8 +299,7 @@ class _ServerRun:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    async def _finish(self, halt: Halt, mark: Mark, hooks: RunHooks) -> Result:
-        """``mark``: the end of the trace."""
+    async def _finish(self, halt: Halt, hooks: RunHooks) -> Result:
         directory = self._directory
         if halt.reason == INTERRUPTED:
             when = f"stopped at {self._clock():.1f} s of the run"
@@ -321,14 +319,14 @@ class _ServerRun:
             summary=self._accounts.summary(missing=self._trace.missing),
             directory=directory.path,
         )
-        await self._write(result, mark, hooks)
+        await self._write(result, hooks)
         return result
 
-    async def _write(self, result: Result, mark: Mark, hooks: RunHooks) -> None:
+    async def _write(self, result: Result, hooks: RunHooks) -> None:
         """Waits for room if there is none: the trained model is nowhere else."""
 
         def write() -> None:
-            self._keep_state(mark)
+            self._keep_state(self._trace.finish())
             self._directory.write_result(result)
 
         waiting = False
@@ -339,6 +337,7 @@ class _ServerRun:
             if self._directory.wish() or hooks.interrupted():
                 raise Interrupted("stopped before there was room for the result")
             await asyncio.sleep(_ROOM_INTERVAL)
+        self._sign.show(DiskWorks())
 
     def _keep_state(self, mark: Mark) -> None:
         """The state at the end, for a run that is extended later."""

@@ -42,7 +42,7 @@ class Disk:
             self.trouble = DiskFailing(f"{what} cannot be written ({why})")
             self.say(self.trouble)
 
-    def attempt(self, what: str, write: Callable[[], None]) -> bool:
+    def attempt(self, what: str, write: Callable[[], object]) -> bool:
         """Whether it was written; raises an error that is not the disk's."""
         try:
             write()

@@ -12,6 +12,7 @@ from fedoptima.core.events import Connected
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.runtime.device.spool import Spool
 from fedoptima.runtime.device.telemetry import Telemetry
+from fedoptima.runtime.disk import Disk
 from fedoptima.trace.record import Record, time_of
 
 PI = NodeId("pi")
@@ -27,7 +28,8 @@ class Process:
 
     def __init__(self, folder: Path, records: int, *, run: str = "first", ago: float = 0.0) -> None:
         began = time.time() - ago
-        self.spool = Spool(folder / "pi.records", PI, lambda: time.time() - began)
+        self.disk = Disk(folder, logging.getLogger("fedoptima.device"))
+        self.spool = Spool(folder / "pi.records", PI, lambda: time.time() - began, self.disk)
         self.telemetry = Telemetry(records, run, self.spool)
 
     def sessions(self) -> list[int]:

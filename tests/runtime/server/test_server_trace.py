@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,18 +16,9 @@ from fedoptima.runtime.server.server_trace import ServerTrace
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import Mark, TraceWriter
+from tests.support.file_sizes import largest_file
 
 LOG = logging.getLogger("fedoptima.server")
-
-
-@contextmanager
-def largest_file(nbytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def record(number: int) -> Record:
@@ -47,6 +35,11 @@ def opened(path: Path, mark: Mark | None = None) -> ServerTrace:
 def write(trace: ServerTrace, *numbers: int) -> None:
     for number in numbers:
         trace.write(record(number))
+
+
+def close(trace: ServerTrace) -> None:
+    asyncio.run(trace.close())
+    trace.finish()
 
 
 @pytest.fixture
@@ -69,7 +62,7 @@ def test_records_for_which_there_is_no_room_leave_a_gap_that_says_so(
     write(trace, 6)
     closed = trace.mark(core=["a core"]).result()
     write(trace, 7)
-    asyncio.run(trace.close())
+    close(trace)
     gap = Gap(4, 3.0, (), None, '["a core"]')
     wanted = [record(1), record(2), Record(99.0, SERVER, gap, []), record(7)]
     assert list(read_trace(path)) == wanted
@@ -88,17 +81,17 @@ def test_a_run_that_was_killed_in_a_gap_goes_on_in_it(path: Path) -> None:
         write(trace, 3)
         mark = Mark.from_plain(trace.mark().result().plain())  # as a checkpoint keeps it
         write(trace, 4)
-    asyncio.run(trace.close())  # after the kill, if there was one
+    close(trace)  # after the kill, if there was one
     again = opened(path, mark)
     write(again, 5)
     again.mark(core=["a core"]).result()
     mark = again.mark().result()
-    asyncio.run(again.close())
+    close(again)
     found = list(read_trace(path))
     assert [type(each.event) for each in found] == [TimerFired, TimerFired, Gap]
     assert found[2].event == Gap(2, 3.0, (), None, '["a core"]')
     assert mark.records == 4
-    asyncio.run(opened(path, mark).close())  # a gap counts for what it stands for
+    close(opened(path, mark))  # a gap counts for what it stands for
 
 
 def test_a_trace_that_ends_in_a_gap_says_so_if_there_is_room(path: Path) -> None:
@@ -106,7 +99,7 @@ def test_a_trace_that_ends_in_a_gap_says_so_if_there_is_room(path: Path) -> None
     with largest_file(path.stat().st_size):
         write(trace, 1)
         trace.mark().result()
-    asyncio.run(trace.close())
+    close(trace)
     assert list(read_trace(path)) == [Record(99.0, SERVER, Gap(1, 1.0, ()), [])]
 
 
@@ -115,6 +108,10 @@ def test_a_disk_that_stays_full_keeps_nothing_from_ending(path: Path) -> None:
     before = path.read_bytes()
     with largest_file(path.stat().st_size):
         write(trace, 1)
-        mark = asyncio.run(trace.close())
-    assert mark.gap == Gap(1, 1.0, ())
+        asyncio.run(trace.close())
+        with pytest.raises(OSError, match="too large"):
+            trace.finish()
+        assert trace.missing == 1
     assert path.read_bytes() == before
+    trace.finish()  # there is room again
+    assert list(read_trace(path)) == [Record(99.0, SERVER, Gap(1, 1.0, ()), [])]

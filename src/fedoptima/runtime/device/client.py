@@ -107,7 +107,9 @@ class Device:
         self._timeouts = timeouts
         self._log = log or logging.getLogger("fedoptima.device")
         self._clock = RunClock()
-        self._spool = Spool(state.path.with_suffix(".records"), self.name, self._clock)
+        self._disk = Disk(state.path.parent, self._log)
+        records = state.path.with_suffix(".records")
+        self._spool = Spool(records, self.name, self._clock, self._disk)
         self._process = secrets.token_hex(8)
         self._node: DeviceNode | None = None
         self._compute: Compute | None = None
@@ -214,7 +216,8 @@ class Device:
                 raise Refused(f"{error}\n{others}: install the same version on both") from error
             raise
         uplink = self._pace.up or await link.measure_uplink()
-        disk = Disk(self._state.path, self._log)
+        disk = self._disk
+        disk.say = lambda _: None  # until there is a node to note it
         kept = self._state.begin_incarnation(welcome.run, records=welcome.records, disk=disk)
         core = DeviceCore(
             samples=workplace.samples,

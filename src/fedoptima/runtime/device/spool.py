@@ -18,23 +18,25 @@ from itertools import islice
 from pathlib import Path
 
 from fedoptima.core.types import NodeId
+from fedoptima.runtime.disk import Disk
 from fedoptima.trace.device_record import read_device_record
 from fedoptima.trace.record import time_of
 
 _log = logging.getLogger("fedoptima.device")
+_WHAT = "what this device has recorded"
 _DONE = 1_000  # records that the server has are left in the file, before it is written anew
 
 
 class Spool:
     """``clock``: the device's, which begins anew with each process."""
 
-    def __init__(self, path: Path, device: NodeId, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, device: NodeId, clock: Callable[[], float], disk: Disk) -> None:
         self._path = path
+        self._disk = disk
         self._device = device
         self._clock = clock
         self._file: FileIO | None = None
         self._done = 0
-        self._failed = False
         self.run = ""
 
     def left_over(self, run: str, records: int) -> list[str]:
@@ -84,6 +86,8 @@ class Spool:
             os.replace(temporary, self._path)
         except OSError as error:
             self._fail(error)
+        else:
+            self._disk.worked(_WHAT)
 
     def add(self, line: str) -> None:
         if self._file is not None:
@@ -95,16 +99,12 @@ class Spool:
     def done(self, records: int) -> bool:
         """The server has so many more of them; True: `begin` it anew."""
         self._done += records
-        return self._done >= _DONE
+        return self._done >= _DONE or self._file is None
 
     def _fail(self, error: OSError) -> None:
         """A record is not worth ending a run; at the next `begin` it is tried again."""
         self.close()
-        if not self._failed:
-            self._failed = True
-            _log.warning(
-                "%s: cannot be written (%s); a kill may lose some records", self._path, error
-            )
+        self._disk.failed(_WHAT, error)
 
     def close(self) -> None:
         if self._file is not None:

@@ -41,6 +41,7 @@ class ServerTrace:
         self._gap = None if gap is None else GapCount(gap)  # the thread's, as the file is
         self._missing = 0  # records in gaps that were closed
         self._lines: list[str] = []
+        self._closed = False
         self._flushed = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trace")
 
@@ -50,9 +51,10 @@ class ServerTrace:
         return self._missing + (self._gap.records if self._gap else 0)
 
     def write(self, record: Record) -> None:
-        line = record.to_line()
-        self.digest.add(line)
-        self._lines.append(line)
+        if not self._closed:
+            line = record.to_line()
+            self.digest.add(line)
+            self._lines.append(line)
 
     def keep_readable(self) -> None:
         """Have written what has waited for a second; to be called repeatedly."""
@@ -77,15 +79,20 @@ class ServerTrace:
 
         return self._thread.submit(reach)
 
-    async def close(self) -> Mark:
-        """Everything is written that can be; the end of the trace."""
-        reached = self.mark()
-        await asyncio.wait({asyncio.wrap_future(reached)})
+    async def close(self) -> None:
+        """Returns when everything is written that can be. What comes now is not written."""
+        self._closed = True
+        await asyncio.gather(asyncio.wrap_future(self.mark()), return_exceptions=True)
         self._thread.shutdown()
+
+    def finish(self) -> Mark:
+        """After that: the end of the trace. OSError: there is no room to close a gap; may be called
+        again."""
+        if self._gap is not None:
+            self._write_gap(self._clock(), None, None)
+            self._missing, self._gap = self.missing, None
         with suppress(OSError):
             self._file.close()
-        if reached.exception() is None:
-            return reached.result()
         return Mark(self._file.nbytes, self.digest.records, self.digest.hexdigest())
 
     def _taken(self) -> list[str]:
@@ -106,14 +113,18 @@ class ServerTrace:
                 self._disk.failed(_WHAT, error)
         self._gap.add(lines)
 
+    def _write_gap(self, now: float, running: Run | None, core: object) -> None:
+        assert self._gap is not None
+        text = "" if core is None else encode(core)
+        gap = Record(now, SERVER, self._gap.gap(running, text), [])
+        self._file.append([gap.to_line()])
+
     def _close_gap(self, now: float, running: Run | None, core: object) -> None:
         """And sync; raises if that fails."""
         before = self._file.nbytes
         try:
             if self._gap is not None:
-                text = "" if core is None else encode(core)
-                gap = Record(now, SERVER, self._gap.gap(running, text), [])
-                self._file.append([gap.to_line()])
+                self._write_gap(now, running, core)
             self._file.sync()
         except OSError as error:
             self._disk.failed(_WHAT, error)
