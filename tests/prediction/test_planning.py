@@ -130,6 +130,14 @@ def test_what_the_server_could_train_on_does_not_depend_on_what_is_offered() -> 
     assert few.server_busy < many.server_busy < 1
 
 
+def test_time_with_reused_batches_is_predicted_apart() -> None:
+    plain, reusing = (predict(experiment(options)) for options in ({}, {"reuse": {"uses": 2}}))
+    assert plain.server_reused == 0
+    assert reusing.server_reused > 0
+    assert reusing.server_busy == pytest.approx(plain.server_busy, rel=0.1)
+    assert reusing.server_busy + reusing.server_reused <= 1
+
+
 def test_the_work_is_bounded_and_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "EVENTS", 100)
     prediction = predict(experiment())

@@ -74,6 +74,7 @@ class Prediction:
     memory: ServerMemory | None  # None where the server holds no activations
     auxiliary_pooling: int  # side of the squares its features are averaged over; 1: none
     warnings: tuple[str, ...]
+    server_reused: float = 0.0  # share of the server's time, with reused batches
 
     @property
     def server_capacity(self) -> float | None:
@@ -169,6 +170,7 @@ def predict(experiment: Experiment) -> Prediction:
         batches_per_second=seen.batches_per_second,
         offered=unlimited.batches_per_second,
         server_busy=seen.usage[SERVER].utilisation,
+        server_reused=seen.usage[SERVER].reused_share,
         bottleneck=bottleneck,
         explanation=_explain(experiment, bottleneck, seen, unlimited),
         memory=_memory(experiment, plan),
@@ -309,11 +311,12 @@ def _warnings(experiment: Experiment, seen: _DryRun) -> Iterator[str]:
 
 def _idle_server(experiment: Experiment, plan: Plan, seen: _DryRun) -> Iterator[str]:
     busy = seen.usage[SERVER].utilisation
-    if plan.server_blocks and busy < _NEARLY_IDLE:
+    if plan.server_blocks and busy < _NEARLY_IDLE and not seen.usage[SERVER].reused:
         yield (
             f"the server is busy {percent(busy)} of its time: it is far faster than what "
             f"{counted(len(seen.paces), 'device')} can send; leave it more of the model (a smaller "
-            "split.at), let more devices take part, or use a slower server"
+            "split.at), let more devices take part, let it train again on what it has "
+            "(method.reuse), or use a slower server"
         )
 
 

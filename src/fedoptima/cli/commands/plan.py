@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import fedoptima.cli.options as options
-from fedoptima.analysis.formatting import brief, listed, mebibytes, percent
+from fedoptima.analysis.formatting import brief, busy, listed, mebibytes
 from fedoptima.cli.errors import warn
 from fedoptima.cli.logs import log_to_console
 from fedoptima.cli.recipe_options import naming, read_recipe
@@ -169,8 +169,9 @@ def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> No
 
 
 def _add_rates(table: Table, prediction: Prediction, capacity: float) -> None:
-    busy = f"the server is busy {percent(prediction.server_busy)} of its time"
-    table.add_row("activations", f"{brief(prediction.batches_per_second)} batches/s; {busy}")
+    shares = busy(prediction.server_busy, prediction.server_reused)
+    said = f"the server is busy {shares} of its time"
+    table.add_row("activations", f"{brief(prediction.batches_per_second)} batches/s; {said}")
     table.add_row("", f"{brief(prediction.offered)} that devices and uplinks could send")
     table.add_row("", f"{brief(capacity)} that the server could train on")
     turnarounds = [pace.turnaround for pace in prediction.devices.values() if pace.turnaround]
