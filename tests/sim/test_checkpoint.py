@@ -475,9 +475,10 @@ CONFIG_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", CONFIG_DAMAGE)
-def test_a_damaged_config_gives_way_to_a_checkpoints_copy_of_it(
+def test_config_json_is_damaged(
     damage: str, four_times: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It gives way to the copy in the newest checkpoint."""
     shutil.copytree(four_times, tmp_path / "run")
     config = tmp_path / "run" / "config.json"
     whole = config.read_text()
