@@ -1,15 +1,18 @@
 """Devices that compute nothing: each sends the same stored batch whenever it has a credit.
 
-python -m benchmarks.replaying_devices SERVER CERTIFICATES BATCH COUNT FIRST
+python -m benchmarks.replaying_devices SERVER CERTIFICATES BATCH COUNT FIRST [RATE]
 
 Many of them share one process and one event loop. They speak the product's protocol, but their
-chunks are turned into bytes only once, so that a server is measured and not they.
+chunks are turned into bytes only once, so that a server is measured and not they. With a RATE, all
+of the process together send no more batches a second than that, and none before SIGUSR1.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,27 +31,55 @@ from fedoptima.runtime.wire.codec import SCHEMA, encode
 from fedoptima.runtime.wire.frames import Chunk, deserialize, serialize
 
 
+_BURST = 1.0  # seconds: what was overslept is made up for
+_AT_ONCE = 50  # handshakes: more would time out on a busy machine
+
+
 def device_name(number: int) -> str:
     return f"device-{number}"
 
 
+class Pace:
+    """When the next batch may be sent, whosever it is."""
+
+    def __init__(self, rate: float) -> None:
+        self._pause = 1 / rate
+        self._next = 0.0
+        self._begun = asyncio.Event()
+
+    def begin(self) -> None:
+        self._next = time.monotonic()
+        self._begun.set()
+
+    async def wait(self) -> None:
+        await self._begun.wait()
+        now = time.monotonic()
+        self._next = max(self._next + self._pause, now - _BURST)
+        await asyncio.sleep(max(0.0, self._next - now))
+
+
 class ReplayingDevice:
-    def __init__(self, name: str, batch: ActivationBatch, chunks: list[bytes]) -> None:
+    def __init__(
+        self, name: str, batch: ActivationBatch, chunks: list[bytes], pace: Pace | None = None
+    ) -> None:
         self._name = name
+        self._pace = pace
         self._batch = batch
         self._chunks = chunks  # the same for all
         self._credits = asyncio.Semaphore(0)
 
-    async def run(self, server: str, tls: DeviceTLS) -> None:
+    async def run(self, server: str, tls: DeviceTLS, arrivals: asyncio.Semaphore) -> None:
+        """``arrivals``: of devices that connect at the same time."""
         async with grpc.aio.secure_channel(
             server, tls.credentials(), options=client_options(DEFAULT)
         ) as channel:
             call = channel.stream_stream(PATH, response_deserializer=deserialize)()
-            hello = wire.Hello(schema=SCHEMA, name=self._name, process=self._name)
-            await call.write(serialize(wire.Frame(hello=hello)))
-            await call.read()  # the welcome
-            samples = self._batch.data.value["labels"].numel()  # type: ignore[index]
-            await call.write(serialize(encode(Join(0, samples, 1e9, 1e7)).head))
+            async with arrivals:
+                hello = wire.Hello(schema=SCHEMA, name=self._name, process=self._name)
+                await call.write(serialize(wire.Frame(hello=hello)))
+                await call.read()  # the welcome
+                samples = self._batch.data.value["labels"].numel()  # type: ignore[index]
+                await call.write(serialize(encode(Join(0, samples, 1e9, 1e7)).head))
             sending = asyncio.create_task(self._send(call))
             try:
                 await self._read(call)
@@ -73,6 +104,8 @@ class ReplayingDevice:
         seq = 0
         while True:
             await self._credits.acquire()
+            if self._pace is not None:
+                await self._pace.wait()
             identity = PayloadId(f"{self._name}/0/{seq}")
             message = replace(self._batch, seq=seq, data=replace(self._batch.data, id=identity))
             await call.write(serialize(encode(message).head))
@@ -81,17 +114,23 @@ class ReplayingDevice:
             seq += 1
 
 
-async def main(server: str, certificates: Path, file: Path, count: int, first: int) -> None:
+async def main(
+    server: str, certificates: Path, file: Path, count: int, first: int, rate: float = 0.0
+) -> None:
     batch = ActivationBatch(0, pack(PayloadId("stored"), load_file(file)))
     chunks = [serialize(chunk) for chunk in encode(batch).chunks()]
     ca = authority_files(certificates).cert
+    pace = Pace(rate) if rate else None
+    if pace is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, pace.begin)
+    arrivals = asyncio.Semaphore(_AT_ONCE)
 
     async def one(number: int) -> None:
         name = device_name(number)
         pair = device_files(certificates, name)
-        device = ReplayingDevice(name, batch, chunks)
+        device = ReplayingDevice(name, batch, chunks, pace)
         try:
-            await device.run(server, DeviceTLS(ca, pair.cert, pair.key))
+            await device.run(server, DeviceTLS(ca, pair.cert, pair.key), arrivals)
         except grpc.RpcError:
             return  # the server has ended
 
@@ -99,5 +138,7 @@ async def main(server: str, certificates: Path, file: Path, count: int, first: i
 
 
 if __name__ == "__main__":
-    address, folder, stored, devices, begin = sys.argv[1:]
-    asyncio.run(main(address, Path(folder), Path(stored), int(devices), int(begin)))
+    address, folder, stored, devices, begin, *rates = sys.argv[1:]
+    asyncio.run(
+        main(address, Path(folder), Path(stored), int(devices), int(begin), *map(float, rates))
+    )
