@@ -27,8 +27,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
-from benchmarks.network_memory import BATCH, CAP, FEATURES, tiny_model
+from benchmarks.network_memory import BATCH, CAP, FEATURES
 from benchmarks.network_parts import server_process, server_tls
 from benchmarks.noise import images
 from benchmarks.process_costs import cpu_by_thread, cpu_seconds, growth, open_files, resident_mib
@@ -51,7 +52,11 @@ from fedoptima.trace.record import Record
 _TICK = 0.05  # seconds
 
 
-def build(devices: int) -> ServerSetup:
+def tiny_model(features: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, features), nn.ReLU(), nn.Linear(features, 10))
+
+
+def build(devices: int, features: int) -> ServerSetup:
     recipe = {
         "name": "many-devices",
         "threads": 1,
@@ -63,7 +68,7 @@ def build(devices: int) -> ServerSetup:
         "deploy": {"devices": devices, "patience": 600.0},
         "stop": {"hours": 10.0},
     }
-    given = Given(model=tiny_model(), dataset=images(samples=100, size=8))
+    given = Given(model=tiny_model(features), dataset=images(samples=100, size=8))
     return prepare_server(validate(Recipe, recipe, "benchmark"), given)
 
 
@@ -88,10 +93,12 @@ class Seen:
             due = now + _TICK
 
 
-def server(devices: int, folder: Path, tls: ServerTLS, gateways: int, parent: Connection) -> None:
+def server(
+    devices: int, features: int, folder: Path, tls: ServerTLS, gateways: int, parent: Connection
+) -> None:
     """In a process of its own: answers what it is asked through the pipe."""
     torch.set_num_threads(1)
-    setup = build(devices)
+    setup = build(devices, features)
     directory = RunDirectory.create(folder, setup.describe())
     seen, ends = Seen(), False
 
@@ -173,15 +180,17 @@ def measure(
     rate: float = 50.0,
     processes: int = 2,
     gateways: int = 0,
+    features: int = FEATURES,
     every: float = 10.0,
 ) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tls = certificates(folder, devices)
         batch = folder / "batch.safetensors"
-        activation = torch.randn(BATCH, FEATURES)
+        activation = torch.randn(BATCH, features)
         save_file({"activations.0": activation, LABELS: torch.arange(BATCH)}, batch)
-        with server_process(server, devices, folder / "run", tls, gateways) as (address, pipe):
+        asked = devices, features, folder / "run", tls, gateways
+        with server_process(server, *asked) as (address, pipe):
             watched = Watched(pipe.recv(), pipe)
             empty = watched.read()
             fleets = _fleets(address, folder, batch, devices, processes, rate)
@@ -272,6 +281,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=50.0, help="batches a second")
     parser.add_argument("--processes", type=int, default=2, help="that the devices share")
     parser.add_argument("--gateways", type=int, default=0)
+    parser.add_argument("--features", type=int, default=FEATURES, help="40 bytes of a batch each")
     parser.add_argument("--out", type=Path, help="a file for the figures")
     asked = parser.parse_args()
     found = measure(
@@ -282,6 +292,7 @@ def main() -> None:
         rate=asked.rate,
         processes=asked.processes,
         gateways=asked.gateways,
+        features=asked.features,
     )
     for key, value in found.items():
         print(f"{key}: {value}")

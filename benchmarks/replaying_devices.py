@@ -30,7 +30,6 @@ from fedoptima.runtime.wire.channel import PATH, client_options
 from fedoptima.runtime.wire.codec import SCHEMA, encode
 from fedoptima.runtime.wire.frames import Chunk, deserialize, serialize
 
-
 _BURST = 1.0  # seconds: what was overslept is made up for
 _AT_ONCE = 50  # handshakes: more would time out on a busy machine
 

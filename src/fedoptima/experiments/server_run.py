@@ -31,6 +31,7 @@ from fedoptima.runtime.address import Address
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.disk import Disk
+from fedoptima.runtime.native_memory import kept_small
 from fedoptima.runtime.operator_log import ServerLog
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS
@@ -100,8 +101,9 @@ def serve_run(
     """
 
     async def run() -> Result:
-        server = _ServerRun(setup, directory, resume, timeouts)
-        return await server.run(listen, tls, access, hooks, gateways)
+        async with kept_small():
+            server = _ServerRun(setup, directory, resume, timeouts)
+            return await server.run(listen, tls, access, hooks, gateways)
 
     recipe = setup.recipe
     with directory.taken(), deterministic(recipe.threads, recipe.training.precision):

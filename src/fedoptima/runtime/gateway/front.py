@@ -50,6 +50,7 @@ from fedoptima.runtime.gateway.link import (
     put_together,
     taken_apart,
 )
+from fedoptima.runtime.native_memory import kept_small
 from fedoptima.runtime.server.bounds import message_limit, most_held, unread
 from fedoptima.runtime.server.reception import Admitted, Refused, Visitor
 from fedoptima.runtime.server.server_node import Checked
@@ -227,6 +228,11 @@ class _ToServer(logging.Handler):
 
 
 async def _run(end: socket.socket, inbound: Arena, outbound: Arena) -> None:
+    async with kept_small():
+        await _serve(end, inbound, outbound)
+
+
+async def _serve(end: socket.socket, inbound: Arena, outbound: Arena) -> None:
     link = await Link.over(end)
     LOG.addHandler(_ToServer(link))
     LOG.propagate = False
