@@ -22,9 +22,9 @@ class Timeouts:
     # gRPC's own keepalive finds peers that have vanished without a word (power, NAT, cable).
     keepalive_every: float = 20.0
     keepalive_answer: float = 10.0
-    # The server's ping measures the device's clock; when a second device comes under a name, the
-    # first one has this long to answer.
-    ping_every: float = 10.0
+    # The server's ping measures the device's clock, and is most of what an idle device costs. When
+    # a second device comes under a name, the first one has this long to answer.
+    ping_every: float = 30.0
     ping_answer: float = 2.0
     # A device that has lost its server waits before it tries again: doubling, with jitter.
     retry_first: float = 0.5

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import cast
+from dataclasses import is_dataclass, replace
+from typing import TypeVar, cast
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.events import DriverEvent, Event
-from fedoptima.core.serialization import freeze, thaw
-from fedoptima.core.types import NodeId, value
+from fedoptima.core.serialization import thaw
+from fedoptima.core.types import NodeId, Payload, value
 from fedoptima.trace.line import WRITERS, encode, text_of
 
 _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space around, too
 
 
+T = TypeVar("T")
+
+_PLAIN = frozenset({int, float, str, bool, type(None)})
 _LONG = 200  # characters of a text that is written once
 _REFERENCE = "="
 
@@ -50,9 +54,8 @@ class Record:
 
     def without_tensors(self) -> Record:
         """For code that keeps records: they must not keep tensors in memory."""
-        effects = [thaw(freeze(effect)) for effect in self.effects]
-        event = cast("Event", thaw(freeze(self.event)))
-        return Record(self.at, self.node, event, cast("list[Effect]", effects))
+        effects = [_bare(effect) for effect in self.effects]
+        return Record(self.at, self.node, _bare(self.event), effects)
 
     @staticmethod
     def from_line(line: str) -> Record:
@@ -64,6 +67,24 @@ class Record:
         return Record(
             at, node, cast("Event", thaw(event)), cast("list[Effect]", list(map(thaw, effects)))
         )
+
+
+def _bare(value: T) -> T:
+    """The same without tensors; itself, if there are none in it."""
+    if isinstance(value, Payload):
+        return value if value.value is None else cast(T, Payload(value.id, value.nbytes))
+    if isinstance(value, list | tuple):
+        items = [_bare(item) for item in value]
+        same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if same else cast(T, type(value)(items))
+    if not is_dataclass(value):
+        return value
+    found = {}
+    for name in value.__dataclass_fields__:
+        old = getattr(value, name)
+        if type(old) not in _PLAIN and (new := _bare(old)) is not old:
+            found[name] = new
+    return replace(value, **found) if found else value  # type: ignore[type-var]
 
 
 def _long_texts(plain: object) -> list[str]:

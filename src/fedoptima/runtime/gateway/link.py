@@ -33,6 +33,7 @@ from fedoptima.runtime.server.session import Refusal
 from fedoptima.runtime.timeouts import Timeouts
 
 _LENGTH: Final = 8
+_AT_ONCE: Final = 256 << 10  # bytes
 
 Key: TypeAlias = tuple[NodeId, int]  # a session: the device and its number
 Carrier: TypeAlias = ActivationBatch | ModelUpdate | GradientBatch | GlobalModel
@@ -176,6 +177,8 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._told: list[bytes] = []  # since the event loop's last turn: written together
 
     @classmethod
     async def over(cls, end: socket.socket) -> Link:
@@ -184,25 +187,45 @@ class Link:
     def tell(self, what: object) -> None:
         """Never waits. What is told to a process that has ended is lost."""
         data = pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL)
-        self._writer.write(len(data).to_bytes(_LENGTH, "little") + data)
+        if not self._told:
+            self._loop.call_soon(self._write)
+        self._told += len(data).to_bytes(_LENGTH, "little"), data
+
+    def _write(self) -> None:
+        told, self._told = self._told, []
+        if told:
+            self._writer.write(b"".join(told))
 
     async def heard(self) -> AsyncIterator[object]:
         """Until the other process has ended."""
+        came = bytearray()
         try:
-            while True:
-                length = int.from_bytes(await self._reader.readexactly(_LENGTH), "little")
-                yield pickle.loads(await self._reader.readexactly(length))
-        except (asyncio.IncompleteReadError, ConnectionError):
+            while data := await self._reader.read(_AT_ONCE):
+                came += data
+                begin = 0
+                while (end := _end_of(came, begin)) <= len(came):
+                    yield pickle.loads(came[begin + _LENGTH : end])
+                    begin = end
+                del came[:begin]
+        except ConnectionError:
             return
 
     async def flush(self) -> None:
+        self._write()
         try:
             await self._writer.drain()
         except ConnectionError:
             return
 
     def close(self) -> None:
+        self._write()
         self._writer.close()
+
+
+def _end_of(came: bytearray, begin: int) -> int:
+    """Where the message ends that begins there; at the least, where its length does."""
+    start = begin + _LENGTH
+    return start + int.from_bytes(came[begin:start], "little") if start <= len(came) else start
 
 
 def taken_apart(

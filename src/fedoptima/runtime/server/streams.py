@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from fedoptima.runtime.address import Address, bind_error, peer_address
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, peer_name, peer_serial
 from fedoptima.runtime.server.descriptors import most_connections
+from fedoptima.runtime.server.ping_ring import PingRing
 from fedoptima.runtime.server.reception import Reception, Refused, Visitor
 from fedoptima.runtime.server.server_node import Checked
 from fedoptima.runtime.server.session import Refusal, Session
@@ -31,6 +33,7 @@ from fedoptima.version import __version__
 
 _NAME_LENGTH = 100
 _OVER = Refusal(grpc.StatusCode.NOT_FOUND, "the run is over")
+_PING_STEPS = 100  # into which the time between two pings of a device is divided
 _GRACE = 0.2  # seconds, for streams that end
 _MOST_UNREAD = 100  # frames that answer a device: one that never reads must not fill the memory
 
@@ -93,6 +96,8 @@ class ServerStreams:
         self._memory = memory
         self._log: logging.Logger = node.log
         self._open: set[Session] = set()  # until their streams are closed
+        self._pings: PingRing[Session] = PingRing(timeouts.ping_every)
+        self._pinging: asyncio.Task[None] | None = None
 
     def bind(self, address: Address) -> Address:
         """Take the port, which the system chooses where it is 0."""
@@ -118,8 +123,11 @@ class ServerStreams:
     async def open(self) -> None:
         """Devices can connect from now on."""
         await self._server.start()
+        self._pinging = asyncio.create_task(self._ping_in_turn())
 
     async def close(self) -> None:
+        if self._pinging is not None:
+            self._pinging.cancel()
         # Without a grace, devices would report an error.
         await self._server.stop(grace=_GRACE)
 
@@ -167,14 +175,15 @@ class ServerStreams:
         tasks = [
             asyncio.create_task(self._read(session, context)),
             asyncio.create_task(self._write(session, context)),
-            asyncio.create_task(self._ping(session)),
         ]
+        self._pings.add(session)
         why = ""
         try:
             ends: set[asyncio.Future[Any]] = {tasks[0], session.ended}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             why = _reason_of(tasks[0]) if tasks[0].done() else ""
         finally:
+            self._pings.discard(session)
             self._node.closed(session, why)
             session.outbox.drop()
             for task in tasks:
@@ -293,13 +302,17 @@ class ServerStreams:
         async for frame in session.outbox.frames():
             await context.write(frame)
 
-    async def _ping(self, session: Session) -> None:
+    async def _ping_in_turn(self) -> None:
+        before = time.monotonic()
         while True:
-            await asyncio.sleep(self._timeouts.ping_every)
-            if problem := session.stalled(self._timeouts.stall):
-                self._node.reject(session, ProtocolViolation(problem))
-                return
-            session.ping(self._node.clock())
+            await asyncio.sleep(self._timeouts.ping_every / _PING_STEPS)
+            now = time.monotonic()
+            for session in self._pings.due(now - before):
+                if problem := session.stalled(self._timeouts.stall):
+                    self._node.reject(session, ProtocolViolation(problem))
+                else:
+                    session.ping(self._node.clock())
+            before = now
 
 
 def _reason_of(reading: asyncio.Task[None]) -> str:

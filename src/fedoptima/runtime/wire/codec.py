@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Final, NoReturn, TypeAlias, assert_never, cast
 
 from torch import Tensor
@@ -78,6 +79,16 @@ class Outgoing:
 
 
 def encode(message: Message) -> Outgoing:
+    # All of such a kind are the same, and every batch is answered by one.
+    return _encode_once(message) if isinstance(message, core.TurnOn) else _encode(message)
+
+
+@cache
+def _encode_once(message: Message) -> Outgoing:
+    return _encode(message)
+
+
+def _encode(message: Message) -> Outgoing:
     payload: Payload | None = getattr(message, "data", None)
     tensors = cast("dict[str, Tensor] | None", payload.value if payload else None)
     nbytes = sum(tensor.nbytes for tensor in tensors.values()) if tensors else 0

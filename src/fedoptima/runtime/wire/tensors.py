@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -26,6 +27,8 @@ MAX_NAME: Final = 500
 MAX_DIMENSIONS: Final = 32
 MAX_ELEMENTS: Final = 1 << 48  # also of a shape with a zero in it: torch multiplies the others
 
+_SMALL_HEADER: Final = 8 << 10  # bytes
+_HEADERS_KEPT: Final = 64  # small ones: a device's batches all have the same
 _LENGTH_BYTES: Final = 8  # a file begins with the length of its header
 _METADATA: Final = "__metadata__"  # a key of the format, not a tensor
 
@@ -140,7 +143,7 @@ class Filling:
         later: bool = False,
         memory: Memory | None = None,
     ) -> None:
-        entries = _read_header(header)
+        entries = _read_small(header) if len(header) <= _SMALL_HEADER else _read_header(header)
         self.nbytes = entries[-1].end if entries else 0
         if self.nbytes > limit:
             _refuse(f"{self.nbytes} bytes are too many (limit {limit})")
@@ -198,7 +201,7 @@ class Filling:
                 _refuse(f"{name!r} is neither true nor false somewhere")
 
 
-def _read_header(header: bytes) -> list[_Entry]:
+def _read_header(header: bytes) -> tuple[_Entry, ...]:
     """What the header describes, in the order of the data, if all of it is in order."""
     if not _LENGTH_BYTES <= len(header) <= _LENGTH_BYTES + MAX_HEADER_BYTES:
         _refuse(f"a header of {len(header)} bytes")
@@ -222,7 +225,10 @@ def _read_header(header: bytes) -> list[_Entry]:
         if entry.begin != end:
             _refuse(f"{entry.name!r} begins at {entry.begin}, not at {end}")
         end = entry.end
-    return entries
+    return tuple(entries)
+
+
+_read_small = lru_cache(_HEADERS_KEPT)(_read_header)
 
 
 def _read_entry(name: str, described: object) -> _Entry:
