@@ -10,9 +10,11 @@ of the process together send no more batches a second than that, and none before
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,10 +67,11 @@ class ReplayingDevice:
         self._pace = pace
         self._batch = batch
         self._chunks = chunks  # the same for all
-        self._credits = asyncio.Semaphore(0)
+        self._seq = 0
 
     async def run(self, server: str, tls: DeviceTLS, arrivals: asyncio.Semaphore) -> None:
         """``arrivals``: of devices that connect at the same time."""
+        self._credits = asyncio.Semaphore(0)
         async with grpc.aio.secure_channel(
             server, tls.credentials(), options=client_options(DEFAULT)
         ) as channel:
@@ -100,17 +103,18 @@ class ReplayingDevice:
                         return
 
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:
-        seq = 0
         while True:
             await self._credits.acquire()
             if self._pace is not None:
                 await self._pace.wait()
-            identity = PayloadId(f"{self._name}/0/{seq}")
-            message = replace(self._batch, seq=seq, data=replace(self._batch.data, id=identity))
+            identity = PayloadId(f"{self._name}/0/{self._seq}")
+            message = replace(
+                self._batch, seq=self._seq, data=replace(self._batch.data, id=identity)
+            )
             await call.write(serialize(encode(message).head))
             for chunk in self._chunks:
                 await call.write(chunk)
-            seq += 1
+            self._seq += 1
 
 
 async def main(
@@ -128,10 +132,13 @@ async def main(
         name = device_name(number)
         pair = device_files(certificates, name)
         device = ReplayingDevice(name, batch, chunks, pace)
-        try:
-            await device.run(server, DeviceTLS(ca, pair.cert, pair.key), arrivals)
-        except grpc.RpcError:
-            return  # the server has ended
+        while True:
+            with suppress(grpc.RpcError, asyncio.InvalidStateError):
+                await device.run(server, DeviceTLS(ca, pair.cert, pair.key), arrivals)
+                return
+            if pace is None:
+                return  # the server has ended
+            await asyncio.sleep(random.uniform(1.0, 5.0))  # one of many: the machine is busy
 
     await asyncio.gather(*(one(first + index) for index in range(count)))
 
