@@ -105,8 +105,7 @@ def serve_run(
             server = _ServerRun(setup, directory, resume, timeouts)
             return await server.run(listen, tls, access, hooks, gateways)
 
-    recipe = setup.recipe
-    with directory.taken(), deterministic(recipe.threads, recipe.training.precision):
+    with directory.taken(), deterministic(setup.recipe.threads, setup.recipe.training.precision):
         return asyncio.run(run())
 
 
