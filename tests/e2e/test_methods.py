@@ -16,7 +16,8 @@ import pytest
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.effects import Effect, Send
-from fedoptima.core.events import Event
+from fedoptima.core.events import Event, JobDone
+from fedoptima.core.jobs import Rebase, SkipStep
 from fedoptima.core.messages import GlobalModel
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import Payload, PayloadId
@@ -58,8 +59,8 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
     return find
 
 
-def play(method: str, tmp: Path) -> Run:
-    recipe = uneven_recipe(method, tmp)
+def play(method: str, tmp: Path, **options: object) -> Run:
+    recipe = uneven_recipe(method, tmp, **options)
     certs = tmp / "certs"
     if method in ENCRYPTED:
         make_authority(certs)
@@ -76,11 +77,11 @@ def play(method: str, tmp: Path) -> Run:
         return Run(recipe, result, tmp / "run", [device.answer() for device in devices])
 
 
-def uneven_recipe(method: str, tmp: Path) -> Recipe:
+def uneven_recipe(method: str, tmp: Path, **options: object) -> Recipe:
     shares = tmp / "shares.json"
     shares.write_text(json.dumps({name: list(rows) for name, rows in SHARES.items()}))
     return tiny_recipe(
-        method=OPTIONS.get(method, {}) | {"name": method},
+        method=OPTIONS.get(method, {}) | {"name": method} | options,
         data={"name": "tests.e2e.tiny:data", "partition": {"kind": "file", "file": str(shares)}},
         training={
             "batch_size": 8,
@@ -95,7 +96,22 @@ def uneven_recipe(method: str, tmp: Path) -> Recipe:
 def test_a_run_over_the_network_is_the_cores_doing_bit_for_bit(
     method: str, run_of: Callable[[str], Run]
 ) -> None:
-    run = run_of(method)
+    is_the_cores_doing(run_of(method))
+
+
+def test_so_is_one_of_lean_devices_that_do_not_wait_for_merges(tmp_path: Path) -> None:
+    run = play("fedoptima", tmp_path, overlap=True, train_every=2)
+    is_the_cores_doing(run)
+    jobs = {
+        type(e.job)
+        for r in read_trace(run.folder / "trace.jsonl.gz")
+        for e in [r.event]
+        if isinstance(e, JobDone)
+    }
+    assert jobs >= {SkipStep, Rebase}
+
+
+def is_the_cores_doing(run: Run) -> None:
     assert run.result.reason == "2 epochs done"
     assert list(run.farewells) == ["2 epochs done"] * 3
     again = replay(run.folder, weights=True, allow_modules=["tests"])

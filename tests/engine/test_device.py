@@ -22,6 +22,7 @@ from fedoptima.core.jobs import (
     LoadModel,
     Merge,
     Prepare,
+    Rebase,
     ServerStep,
     SkipStep,
 )
@@ -97,6 +98,50 @@ def test_a_skipped_step_leaves_the_weights_as_they_are_and_keeps_nothing() -> No
     assert done.samples == 7
     book, _ = bench.devices["d"].save()
     assert book["waiting"] == []
+
+
+def trained(bench: Bench, *steps: int) -> None:
+    for step in steps:
+        bench.at("d", Forward(step))
+        bench.at("d", AuxiliaryStep(step))
+
+
+def test_what_was_learned_since_the_hand_in_is_carried_over_onto_the_answer() -> None:
+    bench = Bench(dense_model(), samples())
+    trained(bench, 0)
+    sent = unpack(bench.at("d", ExportModel(keep=True)).result)
+    handed_in = {name: tensor.clone() for name, tensor in sent.items()}
+    trained(bench, 1)
+    own = {name: tensor.clone() for name, tensor in state(bench.devices["d"]).items()}
+    answer = unpack(bench.first_model)  # a refused update: there is nothing of it in the answer
+    bench.at("d", Rebase(bench.first_model, 0.5))
+    expected = {name: answer[name] + (own[name] - handed_in[name]) for name in own}
+    assert same(state(bench.devices["d"]), expected)
+    assert same(sent, handed_in)  # what was handed in has not been written to
+    assert any(not torch.equal(expected[name], answer[name]) for name in expected)
+
+
+def test_a_device_that_has_learned_nothing_since_has_exactly_the_answer() -> None:
+    bench = Bench(dense_model(), samples())
+    trained(bench, 0)
+    bench.at("d", ExportModel(keep=True))
+    bench.at("d", Rebase(bench.first_model, 0.0))
+    assert same(state(bench.devices["d"]), dict(unpack(bench.first_model)))
+
+
+def test_a_device_restored_before_the_answer_ends_as_the_unbroken_one() -> None:
+    benches = [Bench(dense_model(), samples()) for _ in range(2)]
+    for bench in benches:
+        trained(bench, 0)
+        bench.at("d", ExportModel(keep=True))
+        trained(bench, 1)
+    saved = benches[1].devices["d"].save()
+    trained(benches[1], 2)
+    benches[1].devices["d"].restore(*saved)
+    for bench in benches:
+        bench.at("d", Rebase(bench.first_model, 0.0))
+        trained(bench, 2)
+    assert same(state(benches[0].devices["d"]), state(benches[1].devices["d"]))
 
 
 def test_an_auxiliary_step_is_a_step_down_the_local_loss() -> None:

@@ -42,6 +42,8 @@ METHODS = [
     {"name": "pipar", "micro_batches": 3, "codec": "bfloat16", "gradient_codec": "int8"},
     {"name": "fedbuff", "buffer": 2, "update_codec": "int8"},
     {"name": "fedoptima", "train_every": 3},
+    {"name": "fedoptima", "overlap": True},
+    {"name": "fedoptima", "overlap": True, "train_every": 2},
 ]
 EVERY = pytest.mark.parametrize("method", METHODS, ids=lambda m: " ".join(map(str, m.values())))
 

@@ -21,6 +21,7 @@ from fedoptima.core.jobs import (
     Part,
     PlanRun,
     Prepare,
+    Rebase,
     ServerStep,
     SkipStep,
 )
@@ -62,6 +63,7 @@ WHOLE = Plan(BLOCKS, 2, "none", None, "paper", ())
         (CloseCopy(D), 0),
         (Prepare(""), 0),
         (SkipStep(0), 0),
+        (Rebase(DATA, 0.0), 2 * (7 + 3)),
         (PlanRun(()), 0),
     ],
 )

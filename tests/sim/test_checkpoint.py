@@ -36,6 +36,7 @@ EIGHT = {
     "server": FLEET["server"],
     "devices": [{"name": "d", "count": 8, "gflops": 0.003, "mbps": 2.0}],
 }
+OVERLAP = {"name": "fedoptima", "overlap": True, "max_delay": 2}
 LEAN = {"name": "fedoptima", "train_every": 3}
 RUNS: dict[str, dict[str, object]] = {
     "fedoptima": {},
@@ -50,6 +51,7 @@ RUNS: dict[str, dict[str, object]] = {
         "fleet": {**FLEET, "changes": CUTS},
         "method": {"name": "fedoptima", "auxiliary": "none"},
     },
+    "overlap": {"fleet": {**FLEET, "changes": CUTS}, "method": OVERLAP},
     "lean devices": {"fleet": {**FLEET, "changes": CUTS}, "method": LEAN},
     "robust fedoptima": {"method": {"name": "fedoptima", "robust": "refuse"}, "fleet": EIGHT},
     "robust oafl": {"method": {"name": "oafl", "robust": "refuse"}, "fleet": EIGHT},

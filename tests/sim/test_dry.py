@@ -18,6 +18,7 @@ METHODS = [
     {"name": "fedoptima", "auxiliary": "deep"},
     {"name": "fedoptima", "activation_cap": 1, "max_delay": 2},
     {"name": "fedoptima", "train_every": 3},
+    {"name": "fedoptima", "overlap": True, "max_delay": 2},
     {"name": "fedoptima", "reuse": {"batches": 8, "uses": 2, "on_leave": "forget"}},
     {"name": "fl"},
 ]

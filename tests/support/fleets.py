@@ -42,6 +42,7 @@ def rows(
         buffer=draw(st.integers(1, 5)),
         micro_batches=draw(st.integers(1, 4)),
         train_every=draw(st.sampled_from([1, 1, 2, 5])),
+        overlap=draw(st.booleans()),
         reuse=draw(RULES),
     )
     return lambda devices: ROWS[chosen](options)

@@ -14,7 +14,7 @@ from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.reuse import LeastUsed, ReuseRule
-from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
+from fedoptima.core.scheduler import CounterScheduler, FifoScheduler, InTurn
 
 _REUSE = ReuseRule(batches=4, uses=2)
 
@@ -32,6 +32,7 @@ class Options:
     buffer: int = 3
     micro_batches: int = 3
     train_every: int = 1
+    overlap: bool = False
     reuse: ReuseRule = _REUSE
 
 
@@ -51,7 +52,7 @@ def _row(
     training: ServerTraining,
     aggregation: Callable[[], AsyncStaleness | Barrier | Buffered],
     flow: Callable[[], CappedFlow | OpenFlow] = OpenFlow,
-    scheduler: Callable[[], CounterScheduler | FifoScheduler] = FifoScheduler,
+    scheduler: Callable[[], CounterScheduler | FifoScheduler | InTurn] = FifoScheduler,
 ) -> Method:
     return Method(name, program, training, aggregation, scheduler, flow)
 
@@ -101,10 +102,9 @@ def oafl(o: Options = DEFAULTS) -> Method:
 
 def fedoptima(o: Options = DEFAULTS) -> Method:
     flow = partial(CappedFlow, o.cap, timeout=o.credit_timeout)
-    program = _auxiliary(o)
-    return _row(
-        "fedoptima", program, ServerTraining.SHARED, _async(o), flow, scheduler=CounterScheduler
-    )
+    program = replace(_auxiliary(o), overlap=o.overlap)
+    order = partial(InTurn, CounterScheduler) if o.overlap else CounterScheduler
+    return _row("fedoptima", program, ServerTraining.SHARED, _async(o), flow, scheduler=order)
 
 
 def cse_fsl(o: Options = DEFAULTS) -> Method:

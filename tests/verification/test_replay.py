@@ -94,6 +94,14 @@ def test_every_method_gives_the_same_effects_and_the_same_weights(
     assert found.identical
 
 
+def test_so_does_a_run_of_lean_devices_that_do_not_wait_for_merges(tmp_path: Path) -> None:
+    method = {"name": "fedoptima", "overlap": True, "train_every": 2, "max_delay": 2}
+    result = recorded(tmp_path / "run", method=method, fleet={**FLEET, "churn": CHURN})
+    found = replay(tmp_path / "run", weights=True, **GIVEN)  # type: ignore[arg-type]
+    assert found.identical, found
+    assert result.summary.forwarded_samples
+
+
 def test_the_weights_come_from_the_jobs_and_not_from_the_result(tmp_path: Path) -> None:
     result = recorded(tmp_path / "run")
     for file in ("model.safetensors", "summary.json", "metrics.csv"):

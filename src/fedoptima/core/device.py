@@ -3,6 +3,10 @@
 A device outlives its connection. A program that needs no gradient finishes its round offline and
 hands in with the version it began with; an update counts as pending until the server answers
 it with a model. A program that needs gradients abandons its round when the connection is lost.
+
+With ``overlap`` a device begins its next round while its update is pending; when the answer comes,
+it carries over onto it what it has learned since (docs/decisions/0038). It never has two
+updates pending: at the end of that round it waits, if the answer has not come by then.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from fedoptima.core.events import (
     Rejected,
 )
 from fedoptima.core.job_slot import JobSlot
-from fedoptima.core.jobs import ExportModel, LoadModel, Prepare, SkipStep
+from fedoptima.core.jobs import ExportModel, LoadModel, Prepare, Rebase, SkipStep
 from fedoptima.core.messages import (
     ActivationBatch,
     Assignment,
@@ -49,7 +53,8 @@ class DevicePhase(Enum):
 
 
 class DeviceCore:
-    _forwarded = 0  # here, because checkpoints of earlier versions do not have it
+    _forwarded = 0  # these are here, because checkpoints of earlier versions do not have them
+    _held: tuple[Order, ...] = ()
 
     def __init__(
         self,
@@ -76,6 +81,7 @@ class DeviceCore:
         self._version = -1  # t_k
         self._trained = 0  # samples
         self._forwarded = 0  # and not trained on
+        self._held = ()  # what comes after the rebasing that is under way
         self._slot = JobSlot()
         self.stopped = False
 
@@ -138,7 +144,8 @@ class DeviceCore:
     def _disconnect(self) -> list[Effect]:
         self._session = None
         self._sender_on = False
-        if self._incoming is not None:  # results of a dead session are ignored
+        if self._phase is DevicePhase.LOADING and self._incoming is not None:
+            # Results of a dead session are ignored.
             self._phase, self._incoming = DevicePhase.IDLE, None
         if self._program is not None and self._program.needs_gradient:
             self._abandon()
@@ -151,6 +158,7 @@ class DeviceCore:
             self._program = build_program(self._assignment.program, step)
         self._phase = DevicePhase.IDLE
         self._incoming = self._pending = None
+        self._held = ()
         self._trained = self._forwarded = 0
 
     # ---- messages ----------------------------------------------------------------------------
@@ -167,10 +175,13 @@ class DeviceCore:
                 # Without one, it was discarded for a new assignment; the server is being notified.
                 return [] if self._pending is None else self._send(self._pending)
             case GlobalModel():
-                if self._phase not in (DevicePhase.IDLE, DevicePhase.PENDING):
+                answers = self._phase is DevicePhase.TRAINING and self._pending is not None
+                if not answers and self._phase not in (DevicePhase.IDLE, DevicePhase.PENDING):
                     raise ProtocolViolation(f"the server sent a model while {self._phase.value}")
                 self._pending = None
                 self._incoming = message
+                if answers:  # in the middle of an iteration it has to wait
+                    return self._rebase([]) if self._slot.free else []
                 self._phase = DevicePhase.LOADING
                 return self._pump()
             case GradientBatch():
@@ -198,28 +209,47 @@ class DeviceCore:
     def _job_done(self, event: JobDone) -> list[Effect]:
         self._slot.done(event.ticket)
         if self._phase is DevicePhase.TRAINING and self._program is not None:
+            if isinstance(event.job, Rebase):
+                held, self._held = self._held, ()
+                return self._carry_out([*held])
             if isinstance(event.job, SkipStep):
                 self._forwarded += event.samples
             else:
                 self._trained += event.samples
-            return self._carry_out(
-                self._program.done(event.job, event.result, sender_on=self._sender_on)
-            )
+            step = self._program.step
+            orders = self._program.done(event.job, event.result, sender_on=self._sender_on)
+            between_iterations = self._program.step != step
+            if self._incoming is not None and between_iterations:
+                return self._rebase(orders)
+            return self._carry_out(orders)
         match event.job:
             case Prepare(plan):
                 self._prepared = self._assignment is not None and plan == self._assignment.plan
             case LoadModel() if self._phase is DevicePhase.LOADING and self._incoming is None:
-                program, assignment = self._in_force()
-                self._phase = DevicePhase.TRAINING
-                return self._carry_out(program.start(assignment.iterations))
-            case ExportModel() if self._phase is DevicePhase.EXPORTING:
+                return self._begin_round()
+            case ExportModel(keep=keep) if self._phase is DevicePhase.EXPORTING:
                 self._phase = DevicePhase.PENDING
                 self._pending = ModelUpdate(
                     self._version, self._trained, event.result, self._forwarded
                 )
                 self._trained = self._forwarded = 0
-                return self._send(self._pending)
+                handed_in = self._send(self._pending)
+                return [*handed_in, *self._begin_round()] if keep else handed_in
         return self._pump()  # what is left is the last job of an abandoned round
+
+    def _begin_round(self) -> list[Effect]:
+        program, assignment = self._in_force()
+        self._phase = DevicePhase.TRAINING
+        return self._carry_out(program.start(assignment.iterations))
+
+    def _rebase(self, orders: list[Order]) -> list[Effect]:
+        """On the model that has come; ``orders`` are carried out afterwards."""
+        model, self._incoming = self._incoming, None
+        if model is None:
+            raise InvariantBroken("there is no model to rebase on")
+        self._version = model.version
+        self._held = tuple(orders)
+        return [self._slot.run(Rebase(model.data, model.progress))]
 
     def _carry_out(self, orders: list[Order]) -> list[Effect]:
         effects: list[Effect] = []
@@ -230,9 +260,10 @@ class DeviceCore:
             else:
                 effects.append(self._slot.run(order))
         program, assignment = self._in_force()
-        if program.finished and self._slot.free:
+        if program.finished and self._slot.free and self._pending is None:
             self._phase = DevicePhase.EXPORTING
-            effects.append(self._slot.run(ExportModel(assignment.program.delta)))
+            spec = assignment.program
+            effects.append(self._slot.run(ExportModel(spec.delta, spec.overlap)))
         return effects
 
     def _in_force(self) -> tuple[Program, Assignment]:
@@ -262,9 +293,12 @@ class DeviceCore:
     # ---- invariants --------------------------------------------------------------------------
 
     def check(self) -> None:
-        if (self._pending is not None) != (self._phase is DevicePhase.PENDING):
+        overlaps = self._assignment is not None and self._assignment.program.overlap
+        trains_on = overlaps and self._phase is DevicePhase.TRAINING
+        pending = self._pending is not None
+        if pending != (self._phase is DevicePhase.PENDING) and not (pending and trains_on):
             raise InvariantBroken(f"pending update in phase {self._phase.value}")
-        if self._incoming is not None and self._phase is not DevicePhase.LOADING:
+        if self._incoming is not None and not (trains_on or self._phase is DevicePhase.LOADING):
             raise InvariantBroken(f"a model waits to be loaded in phase {self._phase.value}")
         if self._sender_on and self._session is None:
             raise InvariantBroken("the Sender is on without a connection")

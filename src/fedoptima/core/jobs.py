@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedoptima.core.types import NodeId, Payload, value
+from fedoptima.core.types import NodeId, Payload, later, value
 
 # ---- device ----------------------------------------------------------------------------------
 
@@ -23,6 +23,14 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
+    data: Payload
+    progress: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rebase:
+    """The answer to what was exported last: what was learned since is carried over onto it."""
+
     data: Payload
     progress: float
 
@@ -71,6 +79,7 @@ class FullStep:
 @dataclass(frozen=True, slots=True)
 class ExportModel:
     delta: bool = False
+    keep: bool = later(False)  # the device trains on with it, until `Rebase`
 
 
 # ---- server ----------------------------------------------------------------------------------
@@ -175,7 +184,15 @@ class RobustMerge(BasedMerge):
 
 
 DeviceJob = (
-    Prepare | LoadModel | Forward | AuxiliaryStep | SkipStep | Backward | FullStep | ExportModel
+    Prepare
+    | LoadModel
+    | Rebase
+    | Forward
+    | AuxiliaryStep
+    | SkipStep
+    | Backward
+    | FullStep
+    | ExportModel
 )
 ServerJob = PlanRun | OpenCopy | CloseCopy | ServerStep | Merge
 Job = DeviceJob | ServerJob

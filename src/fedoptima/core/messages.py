@@ -18,6 +18,7 @@ class ProgramSpec:
     micro_batches: int = 1  # gradient only: parts of a mini-batch in flight; 0: by the plan
     delta: bool = False  # hand in the change since the round began, not the model
     train_every: int = later(1)  # auxiliary only: the others of n batches are only sent
+    overlap: bool = later(False)  # without gradients only: train on while an update is merged
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Task Scheduler: which received message the server works on next (paper Alg. 2 and 3).
 
-Models always go first, in order of arrival. The two policies differ in the order of activations.
+Models always go first, in order of arrival; with `InTurn` they alternate with activations. The two
+other policies differ in the order of activations.
 A call costs O(log K), whatever the number of batches waiting (joining and leaving: on average over
 the calls, because changed counts are updated there).
 """
@@ -8,6 +9,7 @@ the calls, because changed counts are updated there).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
@@ -173,3 +175,45 @@ class FifoScheduler:
     def check(self) -> None:
         if len(self._queue) != sum(map(len, self._numbers.values())):
             raise InvariantBroken("the queue and the devices' places in it disagree")
+
+
+class InTurn:
+    """Models and activations take turns while there are both; of each the order is unchanged.
+
+    For devices that do not wait for their models to be merged: where merges take long and rounds
+    are short, there is always another update, and models alone would keep the server busy.
+    """
+
+    def __init__(self, build: Callable[[], TaskScheduler]) -> None:
+        """``build``: the scheduler of the activations."""
+        self._models: OrderedDict[NodeId, ModelUpdate] = OrderedDict()
+        self._activations = build()
+        self._merged_last = False
+
+    def join(self, device: NodeId) -> None:
+        self._activations.join(device)
+
+    def leave(self, device: NodeId) -> int:
+        self._models.pop(device, None)
+        return self._activations.leave(device)
+
+    def put(self, origin: NodeId, item: ActivationBatch | ModelUpdate, cost: float = 1) -> None:
+        if isinstance(item, ModelUpdate):
+            self._models[origin] = item
+        else:
+            self._activations.put(origin, item, cost)
+
+    def get(self) -> Task | None:
+        batch_first = self._merged_last and self._activations.buffered > 0
+        self._merged_last = bool(self._models) and not batch_first
+        return self._models.popitem(last=False) if self._merged_last else self._activations.get()
+
+    def waiting(self, device: NodeId) -> int:
+        return self._activations.waiting(device)
+
+    @property
+    def buffered(self) -> int:
+        return self._activations.buffered
+
+    def check(self) -> None:
+        self._activations.check()

@@ -111,7 +111,7 @@ class Training:
         join = member.join
         unsettled = join.pending is not None and not self.roster.has_settled(device, join.pending)
         unsettled = unsettled and not self.aggregation.holds(device)  # it is here already
-        if join.training or unsettled:
+        if unsettled or (join.training and join.pending is None):  # else it lacks the answer
             member.owes_update, member.awaits_model = True, False
             self.models.age.back_with_work(device)
             current = join.version == self.models.version

@@ -149,6 +149,19 @@ def difference(
         }
 
 
+def carried_over(
+    model: Tensors, own: Tensors, handed_in: Tensors, parameters: frozenset[str]
+) -> Tensors:
+    """``model``, moved as ``own`` has moved since it was ``handed_in``.
+
+    Without the buffers: a running variance that is moved by a difference may become negative.
+    """
+    return {
+        name: tensor + (own[name].detach() - handed_in[name]) if name in parameters else tensor
+        for name, tensor in model.items()
+    }
+
+
 def _latest(tensor: Tensor, others: Sequence[Tensor]) -> Tensor:
     latest = tensor
     for other in others:

@@ -19,6 +19,7 @@ from fedoptima.core.jobs import (
     Job,
     LoadModel,
     Prepare,
+    Rebase,
     SkipStep,
 )
 from fedoptima.core.machine import Outcome
@@ -26,7 +27,7 @@ from fedoptima.core.messages import GlobalModel, Message
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.loader import Loader
-from fedoptima.engine.aggregator import difference
+from fedoptima.engine.aggregator import carried_over, difference
 from fedoptima.engine.codecs import CutCodec, UpdateCodec
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.gpu_upload import arrived, stage_message
@@ -39,9 +40,11 @@ from fedoptima.engine.payloads import (
     LABELS,
     SHARE,
     Tensors,
+    copy_of,
     name_activation,
     pack,
     propagate,
+    under,
 )
 from fedoptima.engine.shared_learners import SharedLearners
 from fedoptima.engine.weights import MemoryFor
@@ -74,6 +77,7 @@ class DeviceEngine:
         # Forward passes whose backward pass is to come: (seq, part) -> (parts, output, labels).
         self._waiting: dict[tuple[int, int], tuple[int, object, Tensor]] = {}
         self._received: Tensors = {}  # the model this round began with
+        self._sent: Tensors = {}  # the model that was exported, while it is trained on
         self._batch: tuple[int, Inputs, Tensor] | None = None  # the last one drawn
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
@@ -83,6 +87,9 @@ class DeviceEngine:
                 return Outcome(Payload(result, 0))
             case LoadModel(data, progress):
                 self._load(arrived(data, self._workload.compute), progress)
+                return Outcome(Payload(result, 0))
+            case Rebase(data, progress):
+                self._rebase(arrived(data, self._workload.compute), progress)
                 return Outcome(Payload(result, 0))
             case Forward(seq, part, parts):
                 return self._forward(seq, part, parts, result)
@@ -96,8 +103,8 @@ class DeviceEngine:
                 return self._backward(seq, part, tensors, apply, result)
             case FullStep(seq):
                 return self._full_step(seq, result)
-            case ExportModel(delta):
-                return Outcome(pack(result, self._export(delta)))
+            case ExportModel(delta, keep):
+                return Outcome(pack(result, self._export(delta, keep)))
         raise InvariantBroken(f"a device does not run {type(job).__name__}")
 
     # ---- messages: on the thread that receives them ------------------------------------------
@@ -160,6 +167,13 @@ class DeviceEngine:
         learner.load(tensors, self._memory)
         learner.set_progress(progress)
 
+    def _rebase(self, tensors: Tensors, progress: float) -> None:
+        learner = self._learning()
+        own, names = learner.tensors(), learner.parameter_names()
+        learner.load(carried_over(tensors, own, self._sent, names))
+        learner.set_progress(progress)
+        self._received, self._sent = tensors, {}
+
     def _forward(self, seq: int, part: int, parts: int, result: PayloadId) -> Outcome:
         output, labels, share = self._run(seq, part, parts)
         self._waiting[seq, part] = (parts, output, labels)
@@ -219,15 +233,18 @@ class DeviceEngine:
             learner.learn()
         return Outcome(Payload(result, 0), samples=len(labels))
 
-    def _export(self, delta: bool) -> Tensors:
+    def _export(self, delta: bool, keep: bool) -> Tensors:
         learner = self._learning()
         self.losses = learner.take_losses()
         if not self._deferred:
             self.losses.check()
         self._waiting.clear()
-        # The next round begins with another model.
-        tensors = learner.lend() if self._shared else learner.hand_over()
-        received, self._received = self._received, {}
+        received = self._received
+        if keep:
+            tensors = self._sent = copy_of(learner.tensors())
+        else:  # the next round begins with another model
+            tensors = learner.lend() if self._shared else learner.hand_over()
+            self._received = {}
         names = learner.parameter_names()
         codec = UpdateCodec.of(self._cut.codecs.updates, tensors, names)
         changed = names if delta else codec.names
@@ -288,6 +305,7 @@ class DeviceEngine:
             return {"plan": ""}, {}
         state, tensors = self._learner.save()
         received = {f"received.{name}": t for name, t in self._received.items()}
+        received |= {f"sent.{name}": t for name, t in self._sent.items()}
         waiting = [(seq, part, parts) for (seq, part), (parts, *_) in self._waiting.items()]
         whole: dict[str, object] = {"plan": self._plan, "learner": state, "waiting": waiting}
         return whole, {**tensors, **received}
@@ -308,11 +326,8 @@ class DeviceEngine:
             self._waiting[seq, part] = (parts, output, labels)
         if self._waiting:
             learner.restore_buffers(tensors)
-        self._received = {
-            name.removeprefix("received."): tensor
-            for name, tensor in tensors.items()
-            if name.startswith("received.")
-        }
+        self._received = under("received.", tensors)
+        self._sent = under("sent.", tensors)
 
 
 def _holds_model(tensors: Tensors) -> bool:

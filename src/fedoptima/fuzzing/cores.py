@@ -14,6 +14,7 @@ from fedoptima.core.events import Evaluated, Event, Received, Rejected, TimerFir
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
+    ExportModel,
     FullStep,
     Job,
     LoadModel,
@@ -173,9 +174,9 @@ class Cores(ABC):
 
     def _hands_in(self, device: DeviceProcess, update: ModelUpdate) -> None:
         device.saved_step = device.core.step
-        said, found = (update.trained, update.forwarded), (device.trained, device.forwarded)
-        if said != found:
-            text = f"{device.name} says {said} samples trained on and only sent, its engine {found}"
+        said = (update.data.id, update.trained, update.forwarded)
+        if said != (found := device.exported):
+            text = f"{device.name} says {said} (samples trained on, only sent), its engine {found}"
             raise LawBroken("counters", text)
 
     # ---- jobs --------------------------------------------------------------------------------
@@ -250,6 +251,9 @@ class Cores(ABC):
         result = payload_id(device.name, device.core.incarnation, order.ticket)
         outcome = device.engine.execute(job, result)
         if isinstance(job, LoadModel):
+            device.trained = device.forwarded = 0
+        if isinstance(job, ExportModel):  # it may train on before it is connected again
+            device.exported = (outcome.result.id, device.trained, device.forwarded)
             device.trained = device.forwarded = 0
         if isinstance(job, SkipStep):
             device.forwarded += outcome.samples

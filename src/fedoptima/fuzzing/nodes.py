@@ -74,6 +74,7 @@ class DeviceProcess:
         self.core = self._core(0)
         # Samples since its last model, as its engine counts them.
         self.trained = self.forwarded = 0
+        self.exported: tuple[PayloadId, int, int] | None = None  # the last update
         self.last_step = (-1, 0)  # the last step and part of it, in this process
 
     def _core(self, step: int) -> DeviceCore:

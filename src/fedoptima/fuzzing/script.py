@@ -111,6 +111,7 @@ _OPTIONS: Mapping[str, Sequence[object]] = {
     "buffer": (1, 2, 3, 5),
     "micro_batches": (1, 2, 3, 4),
     "train_every": (2, 4),
+    "overlap": (True,),
     "reuse": (
         {"batches": 3, "uses": 1},
         {"batches": 2, "uses": 3, "on_leave": "forget"},

@@ -13,7 +13,7 @@ from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.method import Method, ServerTraining
-from fedoptima.core.scheduler import CounterScheduler, FifoScheduler
+from fedoptima.core.scheduler import CounterScheduler, FifoScheduler, InTurn
 from fedoptima.core.staleness import StalenessRule
 from fedoptima.methods.options import (
     ActivationCapOption,
@@ -23,6 +23,7 @@ from fedoptima.methods.options import (
     CreditTimeoutOption,
     GradientCodecOption,
     MaxDelayOption,
+    OverlapOption,
     ReuseOption,
     RobustOption,
     StalenessAOption,
@@ -31,6 +32,7 @@ from fedoptima.methods.options import (
     TrainEveryOption,
     UpdateCodecOption,
     activation_cap_of,
+    overlap_of,
     policy_of,
     reuse_of,
     train_every_of,
@@ -65,6 +67,7 @@ def fedoptima(
         ),
     ] = "default",
     train_every: TrainEveryOption = 1,
+    overlap: OverlapOption = False,
     codec: CodecOption = "float32",
     gradient_codec: GradientCodecOption = "float32",
     update_codec: UpdateCodecOption = "float32",
@@ -81,15 +84,17 @@ def fedoptima(
     # that request and response bound the queue: there is nothing to cap.
     local_loss = auxiliary != "none"
     again = reuse_of(reuse, local_loss=local_loss)
+    order = CounterScheduler if balanced else FifoScheduler
     return Method(
         name="fedoptima",
         program=ProgramSpec(
             "auxiliary" if local_loss else "gradient",
             train_every=train_every_of(train_every, auxiliary),
+            overlap=overlap_of(overlap, auxiliary),
         ),
         training=ServerTraining.SHARED,
         aggregation=partial(AsyncStaleness, limit, rule),
-        scheduler=CounterScheduler if balanced else FifoScheduler,
+        scheduler=partial(InTurn, order) if overlap else order,
         flow=partial(CappedFlow, cap, timeout=credit_timeout, balanced=balanced)
         if local_loss
         else OpenFlow,

@@ -41,6 +41,13 @@ TrainEveryOption = Annotated[
         examples=[4],
     ),
 ]
+OverlapOption = Annotated[
+    bool,
+    Field(
+        description="A device goes on training while its update is merged, and carries over what "
+        "it has learned meanwhile onto the model that it is sent."
+    ),
+]
 StalenessOption = Annotated[
     Literal["inverse", "constant", "polynomial", "hinge"],
     Field(
@@ -214,6 +221,15 @@ def local_auxiliary_of(given: str | int) -> str | int:
         raise ConfigError(
             "method.auxiliary = 'none': its devices learn from their auxiliary networks alone; "
             "splitfed is the method whose devices wait for the server's gradients"
+        )
+    return given
+
+
+def overlap_of(given: bool, auxiliary: str | int) -> bool:
+    if given and auxiliary == "none":
+        raise ConfigError(
+            "method.overlap = true: without an auxiliary network a device waits for gradients of "
+            "the model that it had, and cannot change it meanwhile; choose another method.auxiliary"
         )
     return given
 

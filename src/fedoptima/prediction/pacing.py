@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.effects import Send
 from fedoptima.core.events import JobDone, Received
-from fedoptima.core.jobs import LoadModel, ReusedStep, ServerStep, SkipStep
+from fedoptima.core.jobs import LoadModel, Rebase, ReusedStep, ServerStep, SkipStep
 from fedoptima.core.messages import ActivationBatch, TurnOn
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -113,7 +113,7 @@ class PaceAccount:
             device.samples += event.samples
             device.forwarded += event.samples * isinstance(event.job, SkipStep)
             device.now = now
-        elif isinstance(event.job, LoadModel):
+        elif isinstance(event.job, LoadModel | Rebase):
             device.now = now
             device.marks.append(device.mark())
             enough = device.samples >= ITERATIONS * self._batches[name]

@@ -25,6 +25,7 @@ from fedoptima.core.jobs import (
     OpenCopy,
     PlanRun,
     Prepare,
+    Rebase,
     ServerStep,
     SkipStep,
 )
@@ -145,6 +146,8 @@ class JobCosts:
                 return 2.0 * self._device_parameters * (len(updates) + 1)
             case LoadModel() | ExportModel():
                 return float(self._device_parameters)
+            case Rebase():
+                return 2.0 * self._device_parameters
             case OpenCopy():
                 return float(self._server_parameters)
             case CloseCopy() | PlanRun() | Prepare() | SkipStep():
@@ -176,6 +179,8 @@ class JobCosts:
                 return 2 * self._model + self._coded_export
             case LoadModel():
                 return 2 * self._model
+            case Rebase():  # the answer, what was handed in and the model are read
+                return 4 * self._model
             case OpenCopy():
                 return 2 * self._server
             case CloseCopy() | PlanRun() | Prepare() | SkipStep():

@@ -26,6 +26,7 @@ from fedoptima.core.jobs import (
     OpenCopy,
     PlanRun,
     Prepare,
+    Rebase,
     ReusedStep,
     ServerStep,
     SkipStep,
@@ -72,6 +73,7 @@ class ToyDevice:
     def reset(self) -> None:
         self._prepared = False
         self._weight: float | None = None
+        self._sent: float | None = None  # handed in, and trained on since
         self._begun = 0.0
         self._forwarded: list[tuple[int, int]] = []  # forward passes without their backward pass
 
@@ -86,10 +88,17 @@ class ToyDevice:
             case LoadModel(data):
                 assert self._prepared, "a model is loaded into a network that was never built"
                 self._weight = self._begun = number(data)
+                self._sent = None
                 self._forwarded.clear()
                 return Outcome(Payload(result, 0))
         assert self._weight is not None, f"{job} without a model"
         match job:
+            case Rebase(data):
+                assert not self._forwarded, "rebased with a backward pass to come"
+                assert self._sent is not None, "rebased without having handed in"
+                self._weight = number(data) + (self._weight - self._sent)
+                self._sent = None
+                return Outcome(Payload(result, 0))
             case Forward(seq, part):
                 self._forwarded.append((seq, part))
                 activation = self._weight + 0.01 * (seq % 5) + 0.001 * part
@@ -107,8 +116,10 @@ class ToyDevice:
                 assert apply == (not self._forwarded and part == parts - 1)
                 samples = self._batch // parts + (part < self._batch % parts)
                 return self._train(seq, number(gradient), samples, result)
-            case ExportModel(delta):
+            case ExportModel(delta, keep):
                 assert not self._forwarded, "handed in with a backward pass to come"
+                assert self._sent is None, "handed in before the last answer came"
+                self._sent = self._weight if keep else None
                 value = self._weight - self._begun if delta else self._weight
                 value = math.nan if self._hands_in_nan else value
                 return Outcome(Payload(result, MODEL_BYTES, value))
@@ -227,6 +238,7 @@ _WORK: dict[type, float] = cast(
     {
         Prepare: 0.0,
         LoadModel: 0.1,
+        Rebase: 0.1,
         Forward: 1.0,
         AuxiliaryStep: 2.0,
         SkipStep: 0.0,

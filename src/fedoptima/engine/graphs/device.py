@@ -111,10 +111,17 @@ class GraphedDevice(DeviceEngine):
         torch.cuda.synchronize(self._workload.compute)
 
     def _load(self, tensors: Tensors, progress: float) -> None:
-        # The other half of these was to be recorded next; the model under them changes now.
+        self._forget_halves()
+        super()._load(tensors, progress)
+
+    def _rebase(self, tensors: Tensors, progress: float) -> None:
+        self._forget_halves()
+        super()._rebase(tensors, progress)
+
+    def _forget_halves(self) -> None:
+        """The other half of these was to be recorded next; the model under them changes now."""
         for key in [key for key, forward in self._forwards.items() if forward.back is None]:
             del self._forwards[key]
-        super()._load(tensors, progress)
 
     # ---- steps -------------------------------------------------------------------------------
 

@@ -147,16 +147,18 @@ class Payload(_message.Message):
     def __init__(self, id: _Optional[str] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class ProgramSpec(_message.Message):
-    __slots__ = ("kind", "micro_batches", "delta", "train_every")
+    __slots__ = ("kind", "micro_batches", "delta", "train_every", "overlap")
     KIND_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     TRAIN_EVERY_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
     kind: str
     micro_batches: int
     delta: bool
     train_every: int
-    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., delta: bool = ..., train_every: _Optional[int] = ...) -> None: ...
+    overlap: bool
+    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., delta: bool = ..., train_every: _Optional[int] = ..., overlap: bool = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("incarnation", "samples", "flops_per_second", "bytes_per_second", "version", "training", "pending", "step")

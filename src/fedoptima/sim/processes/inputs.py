@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedoptima.core.jobs import Backward, BasedMerge, Job, LoadModel, Merge, ServerStep
+from fedoptima.core.jobs import Backward, BasedMerge, Job, LoadModel, Merge, Rebase, ServerStep
 from fedoptima.core.types import Payload, PayloadId
 
 
 def inputs_of(job: Job) -> dict[PayloadId, object]:
     """Their values."""
     match job:
-        case LoadModel(data=payload) | ServerStep(data=payload) | Backward(gradient=payload):
+        case LoadModel(data=payload) | Rebase(data=payload) | ServerStep(data=payload):
+            return {payload.id: payload.value}
+        case Backward(gradient=payload):
             return {payload.id: payload.value}
         case Merge():
             found = {part.data.id: part.data.value for part in job.parts}
@@ -24,7 +26,7 @@ def inputs_of(job: Job) -> dict[PayloadId, object]:
 def with_inputs(job: Job, change: Callable[[Payload], Payload]) -> Job:
     """The same job with other payloads."""
     match job:
-        case LoadModel() | ServerStep():
+        case LoadModel() | Rebase() | ServerStep():
             return replace(job, data=change(job.data))
         case Backward():
             return replace(job, gradient=change(job.gradient))

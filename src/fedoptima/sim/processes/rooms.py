@@ -20,7 +20,7 @@ class Rooms:
                 kind = _kind(ExportModel, item.work.data.nbytes)
                 queue.room = self._free.room_for(kind, queue.last_room)
             return queue.room
-        if isinstance(item.work, ExportModel) and queue.room is not None:
+        if _hands_over(item.work) and queue.room is not None:
             return queue.room
         if item.value is not None:
             item.room = self._free.room_for(_result(item.work, item.declared))
@@ -39,7 +39,7 @@ class Rooms:
         if place is None:
             return
         self._free.learn(_result(work, item.declared), place.nbytes)
-        if isinstance(work, ExportModel):
+        if _hands_over(work):
             if place == queue.room:
                 queue.room = None
             self.give_back(queue)
@@ -49,6 +49,11 @@ class Rooms:
         if queue.room is not None:
             self._free.add(*queue.room)
             queue.room = None
+
+
+def _hands_over(work: Work | None) -> bool:
+    """Else the device trains on, with its weights where they are."""
+    return isinstance(work, ExportModel) and not work.keep
 
 
 def _result(work: Work | None, declared: Declared | None) -> object:

@@ -16,6 +16,7 @@ from fedoptima.core.jobs import (
     ExportModel,
     Forward,
     LoadModel,
+    Rebase,
     SkipStep,
 )
 from fedoptima.core.types import SERVER, NodeId
@@ -219,8 +220,8 @@ class Schedule:
                 *(begins, queue.aside if begins else None, self._rooms.lend(queue, item)),
             )
             queue.worker, queue.loaded = worker, True
-            queue.closing = isinstance(work, ExportModel | Reset)
-            if isinstance(work, LoadModel):
+            queue.closing = _ends_round(work)
+            if isinstance(work, LoadModel | Rebase):
                 queue.received, queue.passes = work, 0
             queue.passes += _passes(work)
             self._sent(worker, item)
@@ -283,7 +284,7 @@ class Schedule:
             self._provide(value, reply.result)
         elif reply.result is not None:  # where a device's weights are
             self._rooms.loaded(queue, reply.result)
-        if isinstance(work, ExportModel | Reset):
+        if work is not None and _ends_round(work):
             self._round_over(queue, work, reply)
 
     def _provide(self, value: SharedTensors, place: Place | None) -> None:
@@ -330,6 +331,11 @@ class Schedule:
 def _passes(work: Work) -> int:
     """Forward passes that wait for their backward pass, more than before."""
     return isinstance(work, Forward) - isinstance(work, AuxiliaryStep | SkipStep | Backward)
+
+
+def _ends_round(work: Work) -> bool:
+    """After it a device has no model: any worker may go on with it."""
+    return isinstance(work, Reset) or (isinstance(work, ExportModel) and not work.keep)
 
 
 def _sound(reply: Done) -> Done:

@@ -233,6 +233,9 @@ class _Worker:
         outcome = engine.execute(order.work, order.declared.result)
         _compare(order.declared, outcome.result, outcome.samples, outcome.text)
         fault = engine.inspect(outcome.result)
+        if order.work.keep:  # its weights stay where they are
+            place = self._region.store(unpack(outcome.result), order.room)
+            return Done(order.number, place, fault=fault)
         room = self._rooms.pop(order.node, None) or order.room
         place = self._region.store(unpack(outcome.result), room)
         del outcome
