@@ -81,9 +81,9 @@ def test_the_connection_breaks(method: str, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_damaged(tmp_path: Path) -> None:
-    """Once so that it cannot be read, once so that only its checksums tell."""
+    """So that only its checksums tell, then so that it cannot be read; config.json with it."""
     with fleet(tmp_path, "fedoptima") as run:
-        server = run.start_server("--set", "stop.rounds=40")
+        server = run.start_server("--set", "stop.rounds=20")
         devices = [run.start_device(name, *ROUND) for name in ("pi-1", "pi-2")]
         for way in (0, len(WAYS) - 2):
             before = newest(run)
@@ -91,8 +91,10 @@ def test_a_checkpoint_is_damaged(tmp_path: Path) -> None:
             server.kill()
             damaged = run.run / "checkpoints" / f"{newest(run):012d}"
             damage(damaged, way)
+            (run.run / "config.json").write_text("{")
             server = run.start_server(resume=True)
             server.says(f"{damaged}: ")
+            server.says(f"{run.run / 'config.json'}: damaged")
         assert server.ends() == 0, server.said
         assert [device.ends() for device in devices] == [0, 0]
         recorded(run)
