@@ -47,7 +47,8 @@ def main() -> int:
         print("  ".join((row[0].ljust(44), row[1].rjust(4), row[2].rjust(4), *row[3:])))
     print(summary(outcomes))
     if options.record is not None:
-        record(options.record, outcomes, f"python -m tools.chaos --seeds {options.seeds}")
+        command = f"python -m tools.chaos --seeds {options.seeds} --jobs {options.jobs}"
+        record(options.record, outcomes, command)
     if any(outcome.problems for outcome in outcomes):
         print(f"what went wrong is in {folder}", file=sys.stderr)
         return 1

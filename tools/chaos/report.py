@@ -90,9 +90,13 @@ def _markdown(outcomes: Sequence[Outcome], command: str) -> str:
     origin = (
         f"`{command}`, {datetime.now(UTC).date().isoformat()}, fedoptima {__version__}, Python "
         f"{platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores "
-        f"({platform.machine()}). {summary(outcomes)}."
+        f"({platform.machine()}; {os.getloadavg()[2]:.0f} processes wanted them in the last "
+        f"quarter of an hour). {summary(outcomes)}."
     )
-    told = ("method, seed", "batches", "updates", "accuracy", "without faults")
+    told = (
+        *("method, seed", "batches: sent / received / used", "updates: sent / received / merged"),
+        *("accuracy", "without faults"),
+    )
     return "\n".join(
         [origin, "", *_table(_HEAD, rows(outcomes)), "", *_table(told, sums(outcomes))]
     )
