@@ -92,6 +92,7 @@ def test_options_are_listed_with_their_defaults() -> None:
         "barrier_timeout": None,
         "participation": 1.0,
         "robust": "none",
+        "update_codec": "float32",
     }
     assert method_options("fl") == listed
     assert method_options("fedoptima")["credit_timeout"] == 60.0
