@@ -44,7 +44,8 @@ from importlib import import_module
 import fedoptima
 
 for module in pkgutil.walk_packages(fedoptima.__path__, "fedoptima."):
-    if not module.name.endswith("__main__"):
+    # Kernels need Triton, which comes with torch only where there is a GPU.
+    if not module.name.endswith(("__main__", "pair_attention")):
         import_module(module.name)
 
 def kind(found):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.methods.registry import METHODS
+from fedoptima.methods.registry import COMPARED
 from tests.cli.conftest import Call
 from tests.fuzzing.mutants import planted
 
@@ -13,13 +13,13 @@ BUG = "samples are counted twice"
 
 
 def test_clean_scripts_are_summed_up_in_a_table(call: Call) -> None:
-    seeds = 2 * len(METHODS)
+    seeds = 2 * len(COMPARED)
     answer = call("fuzz", "--seeds", seeds)
     assert answer.code == 0, answer.out
     assert f"{seeds} scripts with" in answer.words
     assert "every law held" in answer.words
     assert "half-open" in answer.words
-    assert all(f"{name} 2" in answer.words for name in METHODS)
+    assert all(f"{name} 2" in answer.words for name in COMPARED)
 
 
 def test_a_broken_law_ends_with_its_seed_and_how_to_see_it(call: Call) -> None:

@@ -21,7 +21,7 @@ from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.setup import assemble, prepare
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.experiments.simulation import simulate
-from fedoptima.methods.registry import METHODS
+from fedoptima.methods.registry import COMPARED
 from tests.comparison.recipes import CRASHES_ONCE, digests, tiny
 
 METHODS_RUN = ("fedoptima", "fl", "splitfed")
@@ -99,7 +99,7 @@ def test_results_do_not_depend_on_the_number_of_processes(real: Comparison, tmp_
 
 def test_all_methods_begin_with_the_same_weights_and_data_and_split(about: About) -> None:
     weights, shares, splits = set(), [], set()
-    for method in METHODS:
+    for method in COMPARED:
         experiment = prepare(recipe_of(about, method, 1))
         assembly = assemble(experiment, [lambda record: None])
         engine = assembly.server_engine

@@ -25,7 +25,7 @@ from fedoptima.config.load import load_recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.simulation import simulate
-from fedoptima.methods.registry import METHODS
+from fedoptima.methods.registry import COMPARED
 from tests.comparison.recipes import tiny
 
 
@@ -108,9 +108,9 @@ def test_the_usual_grid_has_as_many_cells_for_every_method(tmp_path: Path) -> No
     recipe = tiny(tmp_path)
     about = describe(
         recipe, Given(), methods="all", seeds=None, options={}, dry=True, target=None,
-        command=None, vary=search_grid(recipe, METHODS),
+        command=None, vary=search_grid(recipe, COMPARED),
     )  # fmt: skip
-    cells = {method: [case for case in about.cases if case.method == method] for method in METHODS}
+    cells = {method: [case for case in about.cases if case.method == method] for method in COMPARED}
     assert {len(found) for found in cells.values()} == {12}
     settings = dict(cells["fedasync"][0].settings)
     assert settings == {RATE: 0.005, RESET: False, "fedasync.alpha": 0.4, "data.validation": 0.1}

@@ -24,7 +24,7 @@ from fedoptima.core.types import Payload, PayloadId
 from fedoptima.experiments.result import Result
 from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.experiments.simulation import simulate
-from fedoptima.methods.registry import METHODS
+from fedoptima.methods.registry import COMPARED
 from fedoptima.runtime.security.certificates import make_authority, make_device
 from fedoptima.trace.reader import read_trace
 from fedoptima.verification.core_replay import replay_trace
@@ -92,7 +92,7 @@ def uneven_recipe(method: str, tmp: Path, **options: object) -> Recipe:
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPARED)
 def test_a_run_over_the_network_is_the_cores_doing_bit_for_bit(
     method: str, run_of: Callable[[str], Run]
 ) -> None:
@@ -156,7 +156,7 @@ def _with_another_payload(effect: Effect) -> Effect:
     return effect
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPARED)
 def test_a_core_that_sends_another_payload_is_found_out(
     method: str, run_of: Callable[[str], Run]
 ) -> None:

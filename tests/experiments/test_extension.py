@@ -13,7 +13,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Extended
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.methods.registry import METHODS
+from fedoptima.methods.registry import COMPARED
 from fedoptima.trace.reader import read_trace
 from tests.support.network import tiny_recipe
 
@@ -30,7 +30,7 @@ QUICK = ("fedoptima", "fl", "oafl")
 
 @pytest.mark.parametrize(
     "method",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in METHODS],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in COMPARED],
 )
 def test_a_finished_run_goes_on_and_replays_exactly(method: str, tmp_path: Path) -> None:
     run = tmp_path / "run"

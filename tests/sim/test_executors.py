@@ -27,7 +27,7 @@ from fedoptima.experiments.given import Given
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.setup import assemble, prepare
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.methods.registry import METHODS
+from fedoptima.methods.registry import COMPARED
 from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET, TRAINING, data, network, run
 from tests.sim.test_checkpoint import ADAM, RUNS, After, end, go_on
@@ -39,10 +39,10 @@ REFERENCE = {"workers": 1}  # inline
 
 NO_MOMENTUM = {**TRAINING, "device": {"learning_rate": 0.05, "momentum": 0.0}}
 CASES: Mapping[str, Mapping[str, object]] = {
-    **{name: {"method": name} for name in METHODS},
+    **{name: {"method": name} for name in COMPARED},
     **{f"{name} with churn": {"method": name, "fleet": {**FLEET, "churn": CHURN}}
        for name in ("fl", "fedoptima", "splitfed", "pipar", "fedbuff")},
-    **{name: RUNS[name] for name in RUNS if "dry" not in name and name not in METHODS},
+    **{name: RUNS[name] for name in RUNS if "dry" not in name and name not in COMPARED},
     "no momentum": {"training": NO_MOMENTUM, "method": "fl"},
     "adam in fl": {"training": ADAM, "method": "fl"},
     "deltas with momentum": {"method": {"name": "fedbuff", "server_momentum": 0.5}},

@@ -22,7 +22,7 @@ from fedoptima.data.custom import as_dataset
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.result import Result, weights_digest
 from fedoptima.experiments.simulated_run import Interrupted
-from fedoptima.methods.registry import METHODS
+from fedoptima.methods.registry import COMPARED
 from fedoptima.trace.device_trace import DeviceTrace
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
@@ -55,7 +55,7 @@ def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
 # ---- runs as they are ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPARED)
 def test_robust_merging_gives_the_same_effects_and_the_same_weights(
     method: str, tmp_path: Path
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_limit_that_the_recipe_leaves_open_is_open_again(method: str, tmp_path
 
 
 @pytest.mark.parametrize("fleet", [FLEET, {**FLEET, "churn": CHURN}], ids=["calm", "churn"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPARED)
 def test_every_method_gives_the_same_effects_and_the_same_weights(
     method: str, fleet: object, tmp_path: Path
 ) -> None:

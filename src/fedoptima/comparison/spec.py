@@ -38,7 +38,7 @@ from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import build_method
 from fedoptima.experiments.setup import prepare
 from fedoptima.methods.registry import (
-    METHODS,
+    COMPARED,
     PAPER_METHODS,
     Builder,
     find_method,
@@ -169,7 +169,7 @@ def chosen_methods(methods: Methods, given: Given) -> tuple[str, ...]:
     named = several.split(",") if isinstance(several, str) else several
     names = tuple(dict.fromkeys(m.strip() if isinstance(m, str) else name_of(m) for m in named))
     if names == ("all",):
-        return tuple(METHODS)
+        return COMPARED
     if names == ("paper",):
         return PAPER_METHODS
     for name in names:

@@ -11,12 +11,14 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.plan import Plan
+from fedoptima.core.ranges import unusual_speeds
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.experiments.describe import Expected, describe
 from fedoptima.experiments.method_setup import server_settings
 from fedoptima.experiments.result import LastState
 from fedoptima.preprocess.job_costs import JobCosts
+from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.costs import NodeCosts
 from fedoptima.sim.driver import Simulation
 from fedoptima.sim.dry import LABEL_BYTES, Dry, DryDeviceEngine, DryServerEngine, Planner
@@ -75,6 +77,10 @@ class Simulated(ABC):
     @abstractmethod
     def assemble(self, observers: Sequence[RecordObserver], *, dry: bool) -> Assembly: ...
 
+    @property
+    @abstractmethod
+    def planner(self) -> Planner: ...
+
     @abstractmethod
     def test_accuracy(self, weights: Mapping[str, Tensor]) -> float | None: ...
 
@@ -83,6 +89,21 @@ class Simulated(ABC):
         """Samples in each device's batch: all it has, if that is less than a batch."""
         size = self.recipe.training.batch_size
         return {device: min(size, held) for device, held in self.samples.items()}
+
+    @property
+    def unusual(self) -> Mapping[NodeId, str]:
+        """The devices that the plan leaves out, and why."""
+        return unusual_speeds(self._speeds)
+
+    @property
+    def _speeds(self) -> dict[NodeId, DeviceSpeed]:
+        devices = self.fleet.devices.items()
+        return {name: DeviceSpeed(spec.flops_per_second, spec.up) for name, spec in devices}
+
+    def plan(self) -> Plan:
+        """The plan for the devices of the fleet, as the server makes it."""
+        unusual = self.unusual
+        return self.planner.plan([s for name, s in self._speeds.items() if name not in unusual])
 
     def describe(self, *, dry: bool) -> RunDescription:
         return describe(self.recipe, self.method, Mode.SIMULATED, self.expected, dry=dry)

@@ -19,6 +19,7 @@ from fedoptima.data.outline import even_parts, outline
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import build_method, plan_settings
+from fedoptima.experiments.planned_form import is_planned, with_form
 from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.preprocess.stored_costs import StoredCosts, find_costs
@@ -47,7 +48,11 @@ class DryExperiment(Simulated):
     method: Method
     fleet: Fleet
     held: Mapping[NodeId, int]
-    planner: StoredPlanner
+    stored: StoredPlanner
+
+    @property
+    def planner(self) -> StoredPlanner:
+        return self.stored
 
     @property
     def samples(self) -> Mapping[NodeId, int]:
@@ -59,13 +64,29 @@ class DryExperiment(Simulated):
 
     def assemble(self, observers: Sequence[RecordObserver], *, dry: bool) -> Assembly:
         assert dry
-        return assemble_dry(self, self.planner, observers)
+        return assemble_dry(self, self.stored, observers)
 
     def test_accuracy(self, weights: Mapping[str, Tensor]) -> None:
         """There are no weights."""
 
 
-def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
+class _NotStoredError(Exception):
+    """Of a form that FedOptima+ tries, more than what is stored is needed."""
+
+
+def _with_form(recipe: Recipe, given: Given) -> Recipe | None:
+    def build(form: Recipe) -> DryExperiment:
+        if (found := prepare_dry(form, given, quiet=True)) is None:
+            raise _NotStoredError
+        return found
+
+    try:
+        return with_form(recipe, build)
+    except _NotStoredError:
+        return None
+
+
+def prepare_dry(recipe: Recipe, given: Given, *, quiet: bool = False) -> DryExperiment | None:
     """None: more than what is stored is needed, or something is wrong that `prepare` explains."""
     own = given.model is None and given.dataset is None and not recipe.model.options
     own = own and not isinstance(recipe.split.at, str)  # a module is looked for in the model itself
@@ -74,6 +95,9 @@ def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
     if not own or recipe.data.partition.kind not in ("dirichlet", "iid"):
         return None
     fleet = build_fleet(recipe.fleet, recipe.seed)
+    if not is_planned(recipe):
+        chosen = _with_form(recipe, given)
+        return None if chosen is None else prepare_dry(chosen, given)
     method = build_method(recipe, len(fleet.devices), given)
     data = outline(recipe.data.name, recipe.data.directory, recipe.data.options)
     if data is None:
@@ -84,7 +108,7 @@ def prepare_dry(recipe: Recipe, given: Given) -> DryExperiment | None:
     parts = even_parts(training or 0, len(fleet.devices))
     if costs is None or parts is None:
         return None
-    if data.assumed is not None:
+    if data.assumed is not None and not quiet:
         LOG.warning(data.assumed)
     return DryExperiment(
         recipe.model_copy(update={"threads": recipe.threads or 1}),

@@ -16,7 +16,7 @@ from fedoptima.experiments.device_validation import divided, measured_on
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.method_setup import server_settings
 from fedoptima.experiments.run_directory import RunDirectory
-from fedoptima.experiments.setup import RunSetup, prepare_run, share_out
+from fedoptima.experiments.setup import RunSetup, prepare_run, share_out, with_planned_form
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.sim.fleet import build_fleet
 from fedoptima.trace.description import Mode, RunDescription
@@ -52,6 +52,7 @@ def prepare_server(
     recipe: Recipe, given: Given | None = None, progress: ReadingProgress = quiet
 ) -> ServerSetup:
     expected = expected_devices(recipe)
+    recipe = with_planned_form(recipe, given)
     run = prepare_run(recipe, expected.devices, given, progress)
     # A plan for an assumed device: a model or split that cannot work is reported now, and not
     # when the devices have joined.
@@ -72,6 +73,7 @@ def prepare_server(
 
 def check_same_recipe(recipe: Recipe, kept: Recipe, run: RunDirectory) -> None:
     """A run is resumed with the recipe it was started with."""
+    recipe = with_planned_form(recipe)
     if recipe.stop != kept.stop and recipe.stop == run.first_stop:  # it was extended since
         kept = kept.model_copy(update={"stop": recipe.stop})
     # A thread count that the recipe leaves open was chosen when the run was started.

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from fedoptima.config.schema import Recipe
 from fedoptima.config.training import OptimizerConfig
 from fedoptima.core.method import Method
-from fedoptima.core.plan import Plan
-from fedoptima.core.ranges import unusual_speeds
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset
@@ -37,14 +35,15 @@ from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, bu
 from fedoptima.experiments.device_engines import BuildEngine, device_engine, device_loader
 from fedoptima.experiments.device_validation import divided, measured_on
 from fedoptima.experiments.division import divide
+from fedoptima.experiments.dry_setup import prepare_dry
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.given_task import check_figures, task_of
 from fedoptima.experiments.given_training import learner_code
 from fedoptima.experiments.method_setup import build_method, plan_settings
+from fedoptima.experiments.planned_form import with_form
 from fedoptima.experiments.workers import workers_for
 from fedoptima.models.registry import build_model
 from fedoptima.named_code import AllowedCode
-from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.preprocess.stored_costs import StoredCosts, find_costs
 from fedoptima.sim.executor import Executor, Inline, OnStreams
 from fedoptima.sim.fleet import Fleet, build_fleet
@@ -166,19 +165,8 @@ class Experiment(RunSetup, Simulated):
         return workers_for(self.recipe, self.workload, list(self.batches.values()))
 
     @property
-    def unusual(self) -> Mapping[NodeId, str]:
-        """The devices that the plan leaves out, and why."""
-        return unusual_speeds(self._speeds)
-
-    @property
-    def _speeds(self) -> dict[NodeId, DeviceSpeed]:
-        devices = self.fleet.devices.items()
-        return {name: DeviceSpeed(spec.flops_per_second, spec.up) for name, spec in devices}
-
-    def plan(self) -> Plan:
-        """The plan for the devices of the fleet, as the server makes it."""
-        unusual = self.unusual
-        return self.workload.plan([s for name, s in self._speeds.items() if name not in unusual])
+    def planner(self) -> Workload:
+        return self.workload
 
 
 def prepare(
@@ -189,6 +177,7 @@ def prepare(
     dry: bool = False,
 ) -> Experiment:
     fleet = build_fleet(recipe.fleet, recipe.seed)
+    recipe = with_planned_form(recipe, given)
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
     run = prepare_run(recipe, len(fleet.devices), given, progress, dry=dry)
     shares = share_out(run.workload.dataset, recipe, list(fleet.devices))
@@ -197,6 +186,16 @@ def prepare(
         shares, held = divided(recipe, shares)
         workload = workload if dry else measured_on(workload, held)
     return Experiment(run.recipe, run.method, workload, fleet, shares)
+
+
+def with_planned_form(recipe: Recipe, given: Given | None = None) -> Recipe:
+    """With what FedOptima+ chooses; any other method's as it is."""
+    return with_form(recipe, partial(build_form, given or Given()))
+
+
+def build_form(given: Given, recipe: Recipe) -> Simulated:
+    """For a dry run, quickly where what is stored is enough."""
+    return prepare_dry(recipe, given, quiet=True) or prepare(recipe, given, dry=True)
 
 
 def share_out(

@@ -15,7 +15,7 @@ from fedoptima.core.method import Method
 from fedoptima.fuzzing.cores import Told
 from fedoptima.fuzzing.script import Kind, Script, draw
 from fedoptima.fuzzing.world import World
-from fedoptima.methods.registry import METHODS, Builder, find_method
+from fedoptima.methods.registry import COMPARED, Builder, find_method
 from fedoptima.methods.stored_classes import make_storable
 from fedoptima.named_code import AllowedCode
 from fedoptima.testing.law_broken import LawBroken
@@ -83,7 +83,7 @@ class Tally:
 
 def find_methods(names: Sequence[str], code: AllowedCode) -> dict[str, Builder]:
     """All of ours, if none is named."""
-    found = {name: find_method(name, code) for name in names or METHODS}
+    found = {name: find_method(name, code) for name in names or COMPARED}
     for name, build in found.items():
         method = build(_DEVICES)
         if not isinstance(method, Method):

@@ -13,6 +13,7 @@ from fedoptima.methods.cse_fsl import cse_fsl
 from fedoptima.methods.fedasync import fedasync
 from fedoptima.methods.fedbuff import fedbuff
 from fedoptima.methods.fedoptima import fedoptima
+from fedoptima.methods.fedoptima_plus import fedoptima_plus
 from fedoptima.methods.fl import fl
 from fedoptima.methods.oafl import oafl
 from fedoptima.methods.pipar import pipar
@@ -22,7 +23,10 @@ from fedoptima.named_code import NO_CODE, AllowedCode, import_name, installed
 Builder = Callable[..., Method]  # from the number of devices, and options by name
 
 _PAPER = (fedoptima, fl, fedasync, fedbuff, splitfed, pipar, oafl)
-METHODS: dict[str, Builder] = {build.__name__: build for build in (*_PAPER, cse_fsl)}
+METHODS: dict[str, Builder] = {
+    build.__name__: build for build in (*_PAPER, cse_fsl, fedoptima_plus)
+}
+COMPARED = tuple(build.__name__ for build in (*_PAPER, cse_fsl))  # what "all" means
 PAPER_METHODS = tuple(build.__name__ for build in _PAPER)  # FedOptima and the paper's baselines
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -19,6 +20,7 @@ from fedoptima.analysis.findings import AT_ITS_LIMIT
 from fedoptima.analysis.formatting import counted, listed, percent
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
+from fedoptima.analysis.pacing import DevicePace, PaceAccount
 from fedoptima.config.schema import Recipe
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.plan import Candidate, Objective, Plan
@@ -28,13 +30,13 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import ReadingProgress
 from fedoptima.display.views import run_view
 from fedoptima.display.wording import speaks_python
+from fedoptima.experiments.given import Given
 from fedoptima.experiments.parts import Options, recipe_from
-from fedoptima.experiments.setup import Experiment, assemble, prepare
+from fedoptima.experiments.planned_form import Tried, is_planned, plan_form, steady
+from fedoptima.experiments.setup import Experiment, assemble, build_form, prepare
 from fedoptima.methods.registry import Builder
-from fedoptima.prediction.pacing import DevicePace, PaceAccount
 from fedoptima.preprocess.auxiliary import pooling_of
 from fedoptima.sim.dry import Sizes
-from fedoptima.sim.fleet import Fleet
 from fedoptima.tasks.task import Loss, Task
 
 Bottleneck = Literal["devices", "uplink", "server", "omega"]
@@ -75,6 +77,8 @@ class Prediction:
     auxiliary_pooling: int  # side of the squares its features are averaged over; 1: none
     warnings: tuple[str, ...]
     server_reused: float = 0.0  # share of the server's time, with reused batches
+    form: Tried | None = None  # that FedOptima+ chose
+    rejected: tuple[Tried, ...] = ()  # the best first
 
     @property
     def server_capacity(self) -> float | None:
@@ -152,14 +156,29 @@ def plan(
         epochs=1.0 if recipe is None else None,  # when a run ends is not asked here
     )
     with run_view(whole, progress) as view:
-        return predict(prepare(whole, given, reading or view.reading, dry=True))
+        return predict_recipe(whole, given, reading or view.reading)[1]
+
+
+def predict_recipe(
+    recipe: Recipe, given: Given, reading: ReadingProgress
+) -> tuple[Experiment, Prediction]:
+    """With the form that FedOptima+ chooses, and what it rejects."""
+    if is_planned(recipe):
+        experiment = prepare(recipe, given, reading, dry=True)
+        return experiment, predict(experiment)
+    found = plan_form(recipe, partial(build_form, given))
+    experiment = prepare(found.recipe, given, reading, dry=True)
+    others = (one for one in found.tried if one is not found.chosen)
+    ranked = tuple(sorted(others, key=lambda one: -one.useful))
+    return experiment, replace(predict(experiment), form=found.chosen, rejected=ranked)
 
 
 def predict(experiment: Experiment) -> Prediction:
     plan = experiment.plan()
-    steady = _steady(experiment)
-    seen = _DryRun(steady)
-    unlimited = _DryRun(_unlimited(steady)) if plan.server_blocks else seen
+    lasts = experiment.recipe.model_copy(update={"stop": StopRule(hours=_HOURS)})
+    lasting = steady(replace(experiment, recipe=lasts))
+    seen = _DryRun(lasting)
+    unlimited = _DryRun(_unlimited(lasting)) if plan.server_blocks else seen
     bottleneck = _bottleneck(experiment, seen, unlimited)
     return Prediction(
         plan=plan,
@@ -201,17 +220,6 @@ class _DryRun:
             done = self.paces[device]
             compute = self.usage[device].utilisation * batch
             self.uplink_bound += done.transfer * done.processed_per_second > compute
-
-
-def _steady(experiment: Experiment) -> Experiment:
-    """All devices are present from start to end, and nothing changes."""
-    fleet = experiment.fleet
-    present = {name: replace(spec, joins_at=0.0) for name, spec in fleet.devices.items()}
-    return replace(
-        experiment,
-        recipe=experiment.recipe.model_copy(update={"stop": StopRule(hours=_HOURS)}),
-        fleet=Fleet(fleet.server, present),
-    )
 
 
 def _unlimited(experiment: Experiment) -> Experiment:

@@ -54,4 +54,5 @@ METHODS: Mapping[str, Look] = {
     "pipar": Look("#56B4E9", "longdashdot"),
     "oafl": Look("#999999", "5px 2px"),
     "cse_fsl": Look("#8C564B", "2px 2px 8px 2px"),
+    "fedoptima_plus": Look("#6A3D9A", "12px 3px"),
 }

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import fedoptima.cli.options as options
-from fedoptima.analysis.formatting import brief, busy, listed, mebibytes
+from fedoptima.analysis.formatting import brief, busy, listed, mebibytes, percent
 from fedoptima.cli.errors import warn
 from fedoptima.cli.logs import log_to_console
 from fedoptima.cli.recipe_options import naming, read_recipe
@@ -23,11 +23,13 @@ from fedoptima.display.progress import view_of
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fedoptima.experiments.planned_form import Tried
     from fedoptima.experiments.setup import Experiment
     from fedoptima.prediction.planning import Prediction, ServerMemory
 
 _GIGA = 1e9
 _INDENT = (0, 0, 0, 2)
+_REJECTED = 6  # forms that are shown
 
 
 def plan(
@@ -41,16 +43,15 @@ def plan(
     Also what each split would cost, the server's memory, and what will be the bottleneck.
     """
     changed = read_recipe(recipe, method=method, sets=sets)
-    from fedoptima.experiments.setup import prepare
-    from fedoptima.prediction.planning import predict
+    from fedoptima.experiments.given import Given
+    from fedoptima.prediction.planning import predict_recipe
 
     with (
         naming(recipe),
         log_to_console(stderr(), logging.WARNING),
         view_of(changed, quiet=as_json) as view,
     ):
-        experiment = prepare(changed, progress=view.reading, dry=True)
-        prediction = predict(experiment)
+        experiment, prediction = predict_recipe(changed, Given(), view.reading)
     if as_json:
         typer.echo(prediction.to_json())
         return
@@ -58,6 +59,8 @@ def plan(
     title = f"{changed.name}: {changed.method.name}"
     about = f" - {len(experiment.fleet.devices)} devices, batches of {changed.training.batch_size}"
     console.print(Text.assemble((title, "bold"), about))
+    if prediction.form is not None:
+        _show_form(console, experiment, prediction, prediction.form)
     if prediction.candidates:
         _show_split(console, experiment, prediction)
     else:
@@ -67,6 +70,26 @@ def plan(
     console.print(Text.assemble(("\nbottleneck:", "bold"), limit))
     for warning in prediction.warnings:
         warn(warning)
+
+
+def _show_form(
+    console: Console, experiment: Experiment, prediction: Prediction, chosen: Tried
+) -> None:
+    """What FedOptima+ chose, and the best of what it rejected."""
+    table = plain_table("  form", "samples/s", "trained on", "server busy", "", left=1)
+    for one in (chosen, *prediction.rejected[:_REJECTED]):
+        mark = ">" if one is chosen else " "
+        figures = (brief(one.useful), percent(one.trained_share), percent(one.server_busy))
+        style = "bold" if one is chosen else ""
+        table.add_row(f"{mark} {one.form}", *figures, one.why, style=style)
+    console.print()
+    console.print(Padding(table, _INDENT, expand=False))
+    again = experiment.method.resolved["reuse"]
+    reused = f"reuses activations: {again}" if again else "reuses none"
+    console.print(
+        f"\n  Fresh samples through the whole network; {len(prediction.rejected)} other forms were "
+        f"tried by dry runs.\n  The server {reused}."
+    )
 
 
 def _show_split(console: Console, experiment: Experiment, prediction: Prediction) -> None:

@@ -1,0 +1,215 @@
+"""FedOptima+: the form of FedOptima that suits a fleet and a model, chosen by short dry runs.
+
+The planner starts from the paper's form and changes one thing at a time: the cut with the codec of
+the activations, the auxiliary network, how many batches devices train on. It keeps the change that
+brings most fresh samples through the whole network each second, as long as one brings clearly more,
+and devices train on a stated least share of their batches. A server that is still idle then reuses
+activations (docs/decisions/0039). What the recipe gives is kept as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast, get_args
+
+from fedoptima.analysis.idle_time import UsageAccount
+from fedoptima.analysis.pacing import PaceAccount
+from fedoptima.config.schema import Recipe
+from fedoptima.core.codecs import Codec
+from fedoptima.core.errors import ConfigError
+from fedoptima.core.stopping import StopRule
+from fedoptima.core.types import SERVER
+from fedoptima.experiments.assembly import Simulated
+from fedoptima.methods.fedoptima_plus import LEAST_TRAINING, NAME, PLANNED
+from fedoptima.sim.fleet import Fleet
+
+R = TypeVar("R", bound=Simulated)
+Build = Callable[[Recipe], Simulated]  # a run that is not started, for a dry simulation
+
+AUXILIARIES = ("default", "light")  # a bare classifier is cheap, and costs accuracy
+EVENTS = 40_000  # of one dry run, at most
+_GAIN = 1.02  # what a change must bring
+_BUSY = 0.95  # a server below this reuses activations
+_MOST_USES = 4
+_HOURS = 1e6  # a dry run ends before that
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What can be chosen."""
+
+    split: int
+    codec: Codec = "float32"
+    auxiliary: str | int = "default"
+    train_every: int = 1
+
+    def __str__(self) -> str:
+        every = f", training every {self.train_every}" if self.train_every > 1 else ""
+        return f"split {self.split}, {self.codec}, auxiliary {self.auxiliary}{every}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    form: Form
+    useful: float  # fresh samples each second through the whole network
+    trained_share: float  # of the devices' batches
+    server_busy: float
+    why: str = ""  # it was not chosen
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedForm:
+    """The choice, and what it was compared with."""
+
+    recipe: Recipe  # with every choice in it
+    chosen: Tried
+    tried: tuple[Tried, ...]
+    reuse: dict[str, object] | bool
+
+
+def is_planned(recipe: Recipe) -> bool:
+    """Is nothing left to choose?"""
+    given = recipe.method.options
+    return recipe.method.name != NAME or (
+        recipe.split.at is not None and all(given.get(key) is not None for key in PLANNED)
+    )
+
+
+def with_form(recipe: Recipe, build: Build) -> Recipe:
+    """The recipe with what the planner chose; as it is where there is nothing to choose."""
+    return recipe if is_planned(recipe) else plan_form(recipe, build).recipe
+
+
+def plan_form(recipe: Recipe, build: Build) -> PlannedForm:
+    if recipe.fleet is None:
+        raise ConfigError(
+            f"method.name = {NAME!r}: the planner needs to know the devices; give the recipe a "
+            f"fleet, or choose yourself: split.at and method.{', '.join(PLANNED)}"
+        )
+    planner = _Planner(recipe, build)
+    best = planner.climb()
+    reuse = recipe.method.options.get("reuse")
+    if reuse is None:
+        reuse = _reuse(best.server_busy)
+    chosen = planner.recipe_of(best.form, reuse)
+    tried = tuple(planner.seen.values())
+    return PlannedForm(chosen, best, tried, cast("dict[str, object] | bool", reuse))
+
+
+def _reuse(busy: float) -> dict[str, object] | bool:
+    """As often as fills the server's time, and no more than was found to help."""
+    if not 0.0 < busy < _BUSY:
+        return False
+    return {"batches": 64, "uses": min(_MOST_USES, math.ceil(1.0 / busy) - 1)}
+
+
+class _Planner:
+    def __init__(self, recipe: Recipe, build: Build) -> None:
+        self._recipe, self._build = recipe, build
+        self.seen: dict[Form, Tried] = {}
+        share = recipe.method.options.get("least_training", LEAST_TRAINING)
+        self._least = float(cast("float", share))
+        self._blocks = 1
+
+    def climb(self) -> Tried:
+        best = self._try(self._first())
+        while True:
+            found = [self._try(form) for form in self._changed(best.form)]
+            better = [one for one in found if one.useful > _GAIN * best.useful]
+            if not better:
+                return best
+            most = max(one.useful for one in better)
+            # Of those that are as good, the one that leaves most to the server: its one model takes
+            # every step, devices' blocks are merged now and then.
+            best = min(
+                (one for one in better if one.useful * _GAIN >= most),
+                key=lambda one: (one.form.split, one.form.train_every),
+            )
+
+    def recipe_of(self, form: Form, reuse: object) -> Recipe:
+        method = self._recipe.method
+        options = {**method.options, **_options(form), "reuse": reuse}
+        return self._recipe.model_copy(
+            update={
+                "method": type(method)(name=method.name, **options),
+                "split": self._recipe.split.model_copy(update={"at": form.split}),
+            }
+        )
+
+    def _plain(self, form: Form, split: int | None) -> Recipe:
+        """A recipe in which nothing is left to choose, except the cut by the paper's rule."""
+        method = self._recipe.method
+        known = {k: v for k, v in method.options.items() if k not in ("reuse", "least_training")}
+        return self._recipe.model_copy(
+            update={
+                "method": type(method)(name="fedoptima", **{**known, **_options(form)}),
+                "split": self._recipe.split.model_copy(update={"at": split}),
+                "stop": StopRule(hours=_HOURS),
+            }
+        )
+
+    def _first(self) -> Form:
+        """The paper's, with what the recipe gives."""
+        given = self._recipe.method.options
+        form = Form(
+            split=self._recipe.split.at if isinstance(self._recipe.split.at, int) else 1,
+            codec=cast("Codec", given.get("codec") or "float32"),
+            auxiliary=cast("str | int", given.get("auxiliary") or "default"),
+            train_every=cast("int", given.get("train_every") or 1),
+        )
+        if isinstance(self._recipe.split.at, str):
+            raise ConfigError(
+                f"split.at = {self._recipe.split.at!r}: {NAME} cuts between blocks; give a number, "
+                "or leave it out"
+            )
+        plan = self._build(self._plain(form, self._recipe.split.at)).plan()
+        self._blocks = len(plan.blocks)
+        return replace(form, split=plan.split)
+
+    def _changed(self, form: Form) -> Iterator[Form]:
+        """All that differ in one thing that the recipe leaves open. Cut and codec are one: a codec
+        shows what it is worth only where much is sent."""
+        given = self._recipe.method.options
+        own = self._recipe.split.at is None
+        for split in range(1, self._blocks) if own else (form.split,):
+            for codec in get_args(Codec) if given.get("codec") is None else (form.codec,):
+                yield replace(form, split=split, codec=codec)
+        if given.get("auxiliary") is None:
+            for auxiliary in AUXILIARIES:
+                yield replace(form, auxiliary=auxiliary)
+        if given.get("train_every") is None:
+            for every in range(1, int(1.0 / self._least) + 1):
+                yield replace(form, train_every=every)
+
+    def _try(self, form: Form) -> Tried:
+        if form not in self.seen:
+            self.seen[form] = self._measured(form)
+        return self.seen[form]
+
+    def _measured(self, form: Form) -> Tried:
+        try:
+            run = steady(self._build(self._plain(form, form.split)))
+            pace, usage = PaceAccount(run.batches), UsageAccount()
+            simulation = run.assemble([pace.observe, usage.observe], dry=True).simulation
+            simulation.run(pause=lambda: pace.settled or simulation.events >= EVENTS)
+        except ConfigError as error:  # an auxiliary network that cannot follow this cut, say
+            return Tried(form, 0.0, 0.0, 0.0, str(error))
+        paces = pace.paces()
+        useful = sum(paces[d].batches_per_second * batch for d, batch in run.batches.items())
+        trained = sum(one.samples_per_second for one in paces.values())
+        every = sum(one.processed_per_second for one in paces.values())
+        busy = usage.usage()[SERVER].utilisation
+        return Tried(form, useful, trained / every if every else 0.0, busy)
+
+
+def _options(form: Form) -> dict[str, object]:
+    return {"codec": form.codec, "auxiliary": form.auxiliary, "train_every": form.train_every}
+
+
+def steady(run: R) -> R:
+    """All devices are present from start to end, and nothing changes."""
+    fleet = run.fleet
+    present = {name: replace(spec, joins_at=0.0) for name, spec in fleet.devices.items()}
+    return cast("R", replace(cast("Any", run), fleet=Fleet(fleet.server, present)))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedoptima.config.load import validate
+from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
+from fedoptima.experiments.given import Given
+from fedoptima.experiments.planned_form import PlannedForm, is_planned, plan_form
+from fedoptima.experiments.setup import build_form, prepare, with_planned_form
+from fedoptima.experiments.simulation import simulate
+
+
+def recipe(gflops: float, mbps: float, server: float = 150.0, **changes: Any) -> Recipe:
+    """VGG-5 on CIFAR-10, of which a dry run needs only what is stored."""
+    whole = {
+        "name": "planned",
+        "model": {"name": "vgg5"},
+        "data": {"name": "cifar10", "directory": str(Path(__file__).parent)},
+        "fleet": {
+            "server": {"gflops": server},
+            "devices": [{"name": "device", "count": 2, "gflops": gflops, "mbps": mbps}],
+        },
+        "method": {"name": "fedoptima_plus"},
+        "training": {"batch_size": 100, "iterations": 10},
+        "stop": {"epochs": 1.0},
+    }
+    return validate(Recipe, {**whole, **changes}, "test")
+
+
+def planned(given: Recipe) -> PlannedForm:
+    return plan_form(given, partial(build_form, Given()))
+
+
+def test_slow_links_get_a_codec_and_slow_devices_train_on_fewer_batches() -> None:
+    links, devices = planned(recipe(6.0, 10.0)), planned(recipe(0.1, 1000.0))
+    assert links.chosen.form.codec == "int8"
+    assert devices.chosen.form.codec == "float32"
+    assert devices.chosen.form.train_every == 4
+    for found in (links, devices):
+        first = found.tried[0]
+        assert found.chosen.useful > 1.2 * first.useful
+        assert found.chosen.trained_share >= 0.25
+        assert found.chosen.useful >= max(one.useful for one in found.tried) / 1.02
+
+
+def test_a_server_that_is_idle_reuses_activations_and_a_busy_one_does_not() -> None:
+    idle = planned(recipe(1.0, 20.0))
+    busy = planned(recipe(50.0, 10_000.0, server=2.0, split={"at": 1}))
+    assert idle.reuse == {"batches": 64, "uses": 4}
+    assert busy.reuse is False
+
+
+def test_what_the_recipe_gives_is_kept() -> None:
+    own = {"name": "fedoptima_plus", "codec": "bfloat16", "train_every": 1, "reuse": False}
+    found = planned(recipe(0.1, 10.0, method=own, split={"at": 2}))
+    assert {one.form.codec for one in found.tried} == {"bfloat16"}
+    assert {one.form.split for one in found.tried} == {2}
+    assert found.recipe.method.options["reuse"] is False
+    assert is_planned(found.recipe)
+
+
+def test_devices_train_on_the_least_share_that_is_asked_for() -> None:
+    asked = {"name": "fedoptima_plus", "least_training": 0.5}
+    found = planned(recipe(0.1, 1000.0, method=asked))
+    assert found.chosen.form.train_every == 2
+
+
+def test_a_run_has_the_choice_in_its_recipe_and_is_not_planned_again() -> None:
+    given = recipe(6.0, 10.0)
+    dry = simulate(given, dry=True)
+    chosen = with_planned_form(given)
+    assert is_planned(chosen)
+    assert with_planned_form(chosen) is chosen
+    assert prepare(given, dry=True).recipe.method == chosen.method
+    assert dry.method == "fedoptima_plus"
+    assert simulate(chosen, dry=True).trace_digest == dry.trace_digest
+
+
+def test_the_planner_needs_a_fleet() -> None:
+    given = recipe(6.0, 10.0).model_copy(update={"fleet": None})
+    with pytest.raises(ConfigError, match="give the recipe a fleet, or choose yourself"):
+        with_planned_form(given)
+
+
+def test_a_form_that_cannot_be_is_left_out() -> None:
+    found = planned(recipe(6.0, 10.0))
+    impossible = [one for one in found.tried if one.why]
+    assert all(one.useful == 0.0 for one in impossible)
+    assert replace(found.chosen, why="") == found.chosen
