@@ -16,11 +16,13 @@ from fedoptima.methods.options import (
     AlphaOption,
     CreditTimeoutOption,
     MaxDelayOption,
+    OverlapOption,
     Reuse,
     RobustOption,
     StalenessAOption,
     StalenessBOption,
     StalenessOption,
+    UpdateCodecOption,
 )
 
 NAME = "fedoptima_plus"
@@ -61,6 +63,8 @@ def fedoptima_plus(
     alpha_max: AlphaMaxOption = 1.0,
     staleness_a: StalenessAOption = None,
     staleness_b: StalenessBOption = 4.0,
+    overlap: OverlapOption = False,
+    update_codec: UpdateCodecOption = "float32",
     robust: RobustOption = "none",
 ) -> Method:
     """Not in the paper: what is not given is chosen by short dry runs before the run starts."""
@@ -78,6 +82,8 @@ def fedoptima_plus(
         train_every=train_every or 1,
         codec=codec or "float32",
         reuse=Reuse() if reuse is True else reuse or None,
+        overlap=overlap,
+        update_codec=update_codec,
         robust=robust,
     )
     return replace(

@@ -42,7 +42,7 @@ class RecordedServer(ServerEngine):
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
-        self._recorder = Recorder(workload.compute)
+        self._recorder = Recorder(workload.compute, first=True)
         self._pool = torch.cuda.graph_pool_handle()
         ours = workload.server_code.build is None and workload.loss_is_ours
         hooked = workload.planning.training is ServerTraining.PER_DEVICE and workload.local_loss

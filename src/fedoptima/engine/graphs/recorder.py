@@ -43,9 +43,12 @@ class Recording(Generic[T]):
 class Recorder:
     """A stream, and what is recorded on it."""
 
-    def __init__(self, compute: torch.device) -> None:
+    def __init__(self, compute: torch.device, *, first: bool = False) -> None:
+        """``first``: before the work of streams that are not. Torch also takes these streams from
+        a set of their own; of the others it has 32, and then gives the same ones again: another
+        thread could copy on one that is being recorded on."""
         self.compute = compute
-        self.stream = torch.cuda.Stream(compute)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(compute, priority=-1 if first else 0)  # type: ignore[no-untyped-call]
         # Dropout draws from the default generator, whose seed all graphs would share while they
         # run side by side.
         self._generator = torch.Generator(compute)

@@ -36,7 +36,7 @@ class _Step:
 class GraphedServer(ServerEngine):
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload, deferred=True)
-        self._recorder = Recorder(workload.compute)
+        self._recorder = Recorder(workload.compute, first=True)  # its steps are one chain
         ours = workload.server_code.build is None and workload.loss_is_ours
         hooked = workload.planning.training is ServerTraining.PER_DEVICE and workload.local_loss
         self._records = ours and workload.robust == "none" and not hooked
