@@ -12,7 +12,7 @@ from fedoptima.core.events import Connected, Disconnected, Evaluated
 from fedoptima.core.types import SERVER
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.simulation import simulate
-from fedoptima.methods.registry import METHODS, method_options
+from fedoptima.methods.registry import COMPARED, method_options
 from fedoptima.trace.record import Record
 from tests.experiments.runs import CHURN, FLEET, run, set_up, without_metrics
 from tests.methods.runs import MOST_RECORDS
@@ -20,7 +20,7 @@ from tests.methods.runs import MOST_RECORDS
 Options = dict[str, object]
 
 VARIANTS: list[Options] = [
-    *({"name": name} for name in METHODS),
+    *({"name": name} for name in COMPARED),
     {"name": "pipar", "micro_batches": 3},
     {"name": "pipar", "on_leave": "drop"},
     {"name": "splitfed", "on_leave": "wait"},
@@ -42,7 +42,7 @@ def unstable(method: Options) -> Options:
     return {**FLEET, "churn": churn}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", COMPARED)
 def test_the_same_recipe_and_seed_give_the_same_run(name: str) -> None:
     fleet = unstable({"name": name})
     first, again = (run(method=name, fleet=fleet, epochs=1.0) for _ in range(2))
