@@ -27,7 +27,7 @@ from fedoptima.data.images import ImageSource
 from fedoptima.data.registry import DATASETS
 from fedoptima.models.registry import MODELS, build_model
 from fedoptima.preprocess import stored_costs
-from fedoptima.preprocess.auxiliary import DEPTHS
+from fedoptima.preprocess.auxiliary import DEPTHS, LIGHT
 from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.preprocess.sides import MeasuredCosts
 
@@ -107,7 +107,7 @@ def measured(
                 ServerTraining.SHARED, 1, classes, seed=0, auxiliary=variant, traffic=traffic
             ),
         )
-        for variant in DEPTHS
+        for variant in (*DEPTHS, LIGHT)
     }
     blocks = costs["default"].blocks().blocks
     return {

@@ -65,6 +65,21 @@ def test_what_the_recipe_gives_is_kept() -> None:
     assert is_planned(found.recipe)
 
 
+def test_an_auxiliary_network_of_no_blocks_is_kept_and_without_one_nothing_is_reused() -> None:
+    own = {"name": "fedoptima_plus", "auxiliary": 0, "codec": "float32", "train_every": 1}
+    found = planned(recipe(0.1, 10.0, method=own, split={"at": 2}))
+    assert found.recipe.method.options["auxiliary"] == 0
+    none = {**own, "auxiliary": "none"}
+    assert planned(recipe(0.1, 10.0, method=none, split={"at": 2})).reuse is False
+
+
+@pytest.mark.parametrize("share", [0, "half", 2.0])
+def test_an_impossible_share_is_an_error_of_its_own(share: object) -> None:
+    asked = {"name": "fedoptima_plus", "least_training": share}
+    with pytest.raises(ConfigError, match=r"method\.least_training"):
+        planned(recipe(0.1, 1000.0, method=asked))
+
+
 def test_devices_train_on_the_least_share_that_is_asked_for() -> None:
     asked = {"name": "fedoptima_plus", "least_training": 0.5}
     found = planned(recipe(0.1, 1000.0, method=asked))

@@ -44,7 +44,7 @@ def test_what_is_stored_is_what_torch_measures(model: str) -> None:
 
 @pytest.mark.parametrize("objective", ["paper", "measured"])
 @pytest.mark.parametrize("training", ServerTraining)
-@pytest.mark.parametrize("auxiliary", ["none", "default", "classifier", "deep"])
+@pytest.mark.parametrize("auxiliary", ["none", "default", "classifier", "deep", "light"])
 def test_the_plan_is_the_same(
     auxiliary: str, training: ServerTraining, objective: Objective
 ) -> None:

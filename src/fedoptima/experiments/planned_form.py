@@ -22,6 +22,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER
 from fedoptima.experiments.assembly import Simulated
+from fedoptima.experiments.method_setup import build_method
 from fedoptima.methods.fedoptima_plus import LEAST_TRAINING, NAME, PLANNED
 from fedoptima.sim.fleet import Fleet
 
@@ -29,10 +30,13 @@ R = TypeVar("R", bound=Simulated)
 Build = Callable[[Recipe], Simulated]  # a run that is not started, for a dry simulation
 
 AUXILIARIES = ("default", "light")  # a bare classifier is cheap, and costs accuracy
-EVENTS = 40_000  # of one dry run, at most
+EVENTS = 20_000  # of one dry run, at most
+_SMALLEST: Codec = "int8"
 _GAIN = 1.02  # what a change must bring
 _BUSY = 0.95  # a server below this reuses activations
 _MOST_USES = 4
+_MOST_EVERY = 8
+_KEPT = ("codec", "auxiliary", "train_every")
 _HOURS = 1e6  # a dry run ends before that
 
 
@@ -88,11 +92,13 @@ def plan_form(recipe: Recipe, build: Build) -> PlannedForm:
             f"method.name = {NAME!r}: the planner needs to know the devices; give the recipe a "
             f"fleet, or choose yourself: split.at and method.{', '.join(PLANNED)}"
         )
+    build_method(recipe, 1)  # its options are checked before they are used
     planner = _Planner(recipe, build)
     best = planner.climb()
     reuse = recipe.method.options.get("reuse")
     if reuse is None:
-        reuse = _reuse(best.server_busy)
+        local_loss = best.form.auxiliary != "none"
+        reuse = _reuse(best.server_busy) if local_loss else False
     chosen = planner.recipe_of(best.form, reuse)
     tried = tuple(planner.seen.values())
     return PlannedForm(chosen, best, tried, cast("dict[str, object] | bool", reuse))
@@ -155,9 +161,7 @@ class _Planner:
         given = self._recipe.method.options
         form = Form(
             split=self._recipe.split.at if isinstance(self._recipe.split.at, int) else 1,
-            codec=cast("Codec", given.get("codec") or "float32"),
-            auxiliary=cast("str | int", given.get("auxiliary") or "default"),
-            train_every=cast("int", given.get("train_every") or 1),
+            **{key: given[key] for key in _KEPT if given.get(key) is not None},  # type: ignore[arg-type]
         )
         if isinstance(self._recipe.split.at, str):
             raise ConfigError(
@@ -173,14 +177,17 @@ class _Planner:
         shows what it is worth only where much is sent."""
         given = self._recipe.method.options
         own = self._recipe.split.at is None
+        free = given.get("codec") is None
         for split in range(1, self._blocks) if own else (form.split,):
-            for codec in get_args(Codec) if given.get("codec") is None else (form.codec,):
+            for codec in (form.codec, _SMALLEST) if free else (form.codec,):
                 yield replace(form, split=split, codec=codec)
+        for codec in get_args(Codec) if free else ():
+            yield replace(form, codec=codec)
         if given.get("auxiliary") is None:
             for auxiliary in AUXILIARIES:
                 yield replace(form, auxiliary=auxiliary)
         if given.get("train_every") is None:
-            for every in range(1, int(1.0 / self._least) + 1):
+            for every in range(1, min(_MOST_EVERY, int(1.0 / self._least)) + 1):
                 yield replace(form, train_every=every)
 
     def _try(self, form: Form) -> Tried:
