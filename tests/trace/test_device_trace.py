@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -149,6 +151,47 @@ def test_a_file_that_cannot_be_continued_is_put_aside(
     assert times(list(read_trace(path))) == [1.0]
     assert (path.parent / "pi.jsonl.gz.damaged").read_bytes() == damaged
     assert "cannot be continued, and is kept as pi.jsonl.gz.damaged" in caplog.text
+
+
+@contextmanager
+def unreadable(path: Path, after: int = 0) -> Iterator[None]:
+    """It can be opened so many times; then reading it fails for a while."""
+    opened = 0
+    real = os.open
+
+    def failing(name: str, *rest: int) -> int:
+        nonlocal opened
+        if name == str(path) or name == path:
+            opened += 1
+            if opened > after:
+                raise OSError(errno.EIO, "Input/output error")
+        return real(name, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        yield
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_file_that_cannot_be_read_for_a_while_is_left_alone_and_continued_later(
+    path: Path, after: int, marked: bool
+) -> None:
+    trace = DeviceTrace(path)
+    trace.append(lines(1.0, 2.0))
+    mark = trace.mark
+    trace.append(lines(3.0))
+    whole = path.read_bytes()
+    with unreadable(path, after):
+        again = DeviceTrace(path, mark if marked else None)
+        assert again.mark == (mark if marked else (0, 0, 0.0))
+        with pytest.raises(OSError, match="Input/output"):
+            again.append(lines(4.0))
+    assert path.read_bytes() == whole
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    again.append(lines(5.0))
+    assert (again.records, again.last_at) == (4, 5.0)
+    assert times(list(read_trace(path))) == [1.0, 2.0, 3.0, 5.0]
 
 
 def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path: Path) -> None:

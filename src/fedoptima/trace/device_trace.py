@@ -43,15 +43,35 @@ class DeviceTrace:
     def __init__(self, path: Path, mark: DeviceMark | None = None) -> None:
         """Continue the file at ``path``, or start it. ``mark``: a state that it had before."""
         self._path = path
-        self._set(mark if mark is not None and _reaches(path, mark) else DeviceMark())
+        self._known = mark or DeviceMark()
+        self._set(self._known)
+        self._opened = False
         try:
-            if path.exists():
-                self._continue()
-            if not self.nbytes:
-                self._begin()
+            self.open()
         except OSError as error:
-            if not may_pass(error):  # otherwise the first append tries again
+            if not may_pass(error):
                 raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
+
+    def open(self) -> None:
+        """Done before anything is written: a file that could not be read is not written to.
+
+        Raises OSError, and may be called again then: until it works the mark is all that is known.
+        """
+        if self._opened:
+            return
+        if self._path.exists():
+            reached = self._path.stat().st_size >= self._known.nbytes
+            self._set(self._known if reached else DeviceMark())  # shorter: it is another file
+            try:
+                self._continue()
+            except OSError:
+                self._set(self._known)
+                raise
+        else:
+            self._set(DeviceMark())
+        if not self.nbytes:
+            self._begin()
+        self._opened = True
 
     @property
     def mark(self) -> DeviceMark:
@@ -64,9 +84,8 @@ class DeviceTrace:
         """Records in their plain form, with times that do not decrease; the OS has them then."""
         if not lines:
             return
+        self.open()
         member = _member("".join(f"{line}\n" for line in lines))
-        if not self.nbytes:
-            self._begin()
         try:
             with open_plain(self._path, "ab") as file:
                 file.write(member)
@@ -85,6 +104,7 @@ class DeviceTrace:
         Returns them as written, which is in our own words: not a byte of ``lines`` is. Raises
         ProtocolViolation if they are not ``node``'s.
         """
+        self.open()
         stamped, at = [], self.last_at
         for line in lines:
             try:
@@ -111,6 +131,9 @@ class DeviceTrace:
         try:
             self._take_stock()
         except (ConfigError, ValueError) as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and may_pass(cause):
+                raise cause from None  # says nothing about the file
             aside = self._path.with_name(f"{self._path.name}.damaged")
             _log.warning("%s cannot be continued, and is kept as %s", error, aside.name)
             self._path.replace(aside)
@@ -143,11 +166,6 @@ def _time_of_last(text: bytes, path: Path) -> float:
         return at
     except ValueError as error:
         raise ConfigError(f"{path}: its last record cannot be read ({error})") from error
-
-
-def _reaches(path: Path, mark: DeviceMark) -> bool:
-    """Shorter, it is not the file that it was."""
-    return path.exists() and path.stat().st_size >= mark.nbytes
 
 
 def _member(text: str) -> bytes:

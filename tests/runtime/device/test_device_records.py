@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,20 @@ def test_a_device_within_the_rate_is_never_cut_off(tmp_path: Path, setup: Server
     assert kept.of(NAME).left_out == 0
     assert kept.take(NAME, 150, [line(0.0)] * 3, lambda at: at, 49.5) == []
     assert kept.of(NAME).left_out == 3
+
+
+def test_records_sent_again_after_a_read_error_are_not_taken_twice(tmp_path: Path) -> None:
+    def opened() -> DeviceRecords:
+        return DeviceRecords(tmp_path, RecordQuota(), LOG, Disk(tmp_path, LOG))
+
+    assert len(opened().take(NAME, 0, [line(0.0)] * 3, lambda at: at, 0.0)) == 3
+    again, sent = opened(), [line(0.0)] * 4
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no file can be opened
+    try:
+        assert again.taken(NAME) == 0
+        assert again.take(NAME, 0, sent, lambda at: at, 0.0) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(again.take(NAME, 0, sent, lambda at: at, 0.0)) == 1
+    assert again.taken(NAME) == opened().taken(NAME) == 4

@@ -82,7 +82,17 @@ class DeviceRecords:
 
     def taken(self, device: NodeId) -> int:
         """How many of them need not be sent again."""
-        return self.of(device).taken
+        kept = self.of(device)
+        self._open(kept)
+        return kept.taken
+
+    def _open(self, kept: _Kept) -> bool:
+        try:
+            kept.trace.open()
+        except OSError as error:
+            self._disk.failed(_WHAT, error)
+            return False
+        return True
 
     def take(
         self,
@@ -97,6 +107,8 @@ class DeviceRecords:
         ``first``: the number of the first line. ``ours``: a time on the device's clock, on ours.
         """
         kept = self.of(device)
+        if not self._open(kept):  # how many there are is not known; they are sent again
+            return []
         if first > kept.taken:
             raise ProtocolViolation(f"unexpected records, from number {first} on")
         fresh = lines[kept.taken - first :]
