@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 
 from fedoptima.core.events import DiskFailing, DiskWorks
 from fedoptima.core.text import printable
@@ -26,21 +26,21 @@ class Disk:
         self._log = log
         self._failing: set[str] = set()  # what could not be written when it was tried last
         self.trouble: DiskFailing | None = None  # what was said, until all works again
-        self._lock = Lock()
+        self._lock = RLock()  # held while it is said: what is said last is so
 
     def failed(self, what: str, error: OSError) -> None:
+        why = printable(error.strerror or str(error))
         with self._lock:
             first = not self._failing
             self._failing.add(what)
-        why = printable(error.strerror or str(error))
-        if first:
-            way_out = ": make room" if may_pass(error) else ""
-            self._log.error(
-                "%s: %s cannot be written (%s); training goes on, and it is tried again%s",
-                *(self._place, what, why, way_out),
-            )
-            self.trouble = DiskFailing(f"{what} cannot be written ({why})")
-            self.say(self.trouble)
+            if first:
+                way_out = ": make room" if may_pass(error) else ""
+                self._log.error(
+                    "%s: %s cannot be written (%s); training goes on, and it is tried again%s",
+                    *(self._place, what, why, way_out),
+                )
+                self.trouble = DiskFailing(f"{what} cannot be written ({why})")
+                self.say(self.trouble)
 
     def attempt(self, what: str, write: Callable[[], object]) -> bool:
         """Whether it was written; raises an error that is not the disk's."""
@@ -55,12 +55,11 @@ class Disk:
         return True
 
     def worked(self, what: str) -> None:
-        if what not in self._failing:
-            return
         with self._lock:
+            if what not in self._failing:
+                return
             self._failing.discard(what)
-            healed = not self._failing
-        if healed:
-            self._log.warning("%s: everything is written again", self._place)
-            self.trouble = None
-            self.say(DiskWorks())
+            if not self._failing:
+                self._log.warning("%s: everything is written again", self._place)
+                self.trouble = None
+                self.say(DiskWorks())
