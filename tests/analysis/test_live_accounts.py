@@ -114,6 +114,20 @@ def test_an_onlooker_of_a_resumed_run_sees_what_was_seen_before() -> None:
     assert again.accounts.usage.usage() == live.accounts.usage.usage() == usage(RUN)
 
 
-def test_a_checkpoint_without_live_accounts_says_so() -> None:
+@pytest.mark.parametrize("saved", [None, {}, {"accounts": None}])
+def test_a_checkpoint_without_live_accounts_says_so(saved: object) -> None:
     with pytest.raises(Unfit):
-        LiveAccounts().restore(None)
+        LiveAccounts().restore(saved)
+
+
+@pytest.mark.parametrize("part", ["fleet", "released", "waiting"])
+def test_accounts_of_which_a_part_is_missing_change_nothing(part: str) -> None:
+    live, again = LiveAccounts(), LiveAccounts()
+    observed(live, RUN)
+    live.advance(100.0)
+    saved = live.save()()
+    del saved[part]
+    with pytest.raises(Unfit):
+        again.restore(saved)
+    again.catch_up(sorted(RUN, key=lambda record: record.at))
+    assert again.accounts.save() == live.accounts.save(), "each record is counted once"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from fedoptima.core.effects import Evaluate
 from fedoptima.core.events import Evaluated, JobDone
@@ -130,6 +130,22 @@ class CourseAccount:
                 self.reused_samples,
             )
         )
+
+
+def with_device_samples(
+    points: Iterable[Point], began: float, records: Iterable[Record]
+) -> Iterator[Point]:
+    """The points of a server's own records, with what devices had trained on until each of them.
+
+    ``began``: the training. ``records``: all nodes', by time; the server's may have gaps.
+    """
+    course, coming = CourseAccount(), iter(records)
+    record = next(coming, None)
+    for point in points:
+        while record is not None and record.at < began + point.seconds:
+            course.observe(record)
+            record = next(coming, None)
+        yield replace(point, device_samples=course.device_samples)
 
 
 def other_metrics(points: Iterable[Point]) -> list[str]:

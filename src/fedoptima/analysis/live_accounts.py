@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.fleet import FleetAccount
 from fedoptima.analysis.saved_accounts import Saved, Unfit, restore, save
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import SERVER
-from fedoptima.trace.record import Record
+from fedoptima.trace.record import UNREADABLE, Record
 from fedoptima.trace.time_order import PATIENCE, TimeOrder
 
 
@@ -43,14 +44,19 @@ class LiveAccounts:
         return lambda: {**saved, "waiting": [record.to_line() for record in waiting]}
 
     def restore(self, saved: object) -> None:
-        """Raises `Unfit` if it was saved by another version."""
-        if not isinstance(saved, dict):
+        """Raises `Unfit`, and changes nothing, if nobody watched or another version saved it."""
+        if not isinstance(saved, dict) or not saved:
             raise Unfit("this checkpoint has no accounts for who watches the run")
-        self.accounts.restore(saved["accounts"])
-        restore({"fleet": self.fleet}, saved["fleet"])
-        self._order.released = saved["released"]
-        for record in map(Record.from_line, saved["waiting"]):
-            self._order.add("" if record.node == SERVER else record.node, [record])
+        fleet, accounts, order = FleetAccount(), Accounts(), TimeOrder()
+        try:
+            accounts.restore(saved["accounts"])
+            restore({"fleet": fleet}, saved["fleet"])
+            order.released = saved["released"]
+            for record in map(Record.from_line, saved["waiting"]):
+                order.add("" if record.node == SERVER else record.node, [record])
+        except (*UNREADABLE, ConfigError) as error:
+            raise Unfit("the live accounts of this checkpoint do not fit") from error
+        self.fleet, self.accounts, self._order = fleet, accounts, order
 
     def observe(self, record: Record) -> None:
         """One of the server's."""

@@ -7,13 +7,13 @@ one. Of a checkpoint without them (an older one, or nobody watched), the trace i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from fedoptima.analysis.accounts import Accounts, summarise
-from fedoptima.analysis.curve import CourseAccount
+from fedoptima.analysis.curve import CourseAccount, with_device_samples
 from fedoptima.analysis.live_accounts import LiveAccounts
 from fedoptima.analysis.saved_accounts import Unfit, restore, save
 from fedoptima.analysis.summary import Summary
@@ -21,6 +21,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.text import printable
 from fedoptima.runtime.server.checkpoint import SavedAccounts
 from fedoptima.trace.reader import read_trace
+from fedoptima.trace.record import Record
 from fedoptima.trace.writer import read_records
 
 LOG = logging.getLogger("fedoptima.server")
@@ -67,13 +68,12 @@ class ServerAccounts:
 
     def watch(self, saved: Mapping[str, object] | None) -> None:
         """Somebody watches from now on. ``saved``: of a run that is resumed."""
-        self._watched = True
-        if saved is None:
-            return
-        try:
-            self.live.restore(saved.get("live"))
-        except Unfit:
-            self.live.catch_up(read_trace(self._trace))
+        if saved is not None:
+            try:
+                self.live.restore(saved.get("live"))
+            except Unfit:
+                self.live.catch_up(read_trace(self._trace))
+        self._watched = True  # not earlier: what is not whole must not get into a checkpoint
 
     def save(self) -> SavedAccounts:
         """For a checkpoint."""
@@ -88,23 +88,38 @@ class ServerAccounts:
         """
         try:
             found = summarise(self._trace)
-            return self._with_curve(found, missing) if missing else found
+            if missing or self._knows_more_than(found):
+                return self._with_curve(found, missing, read_trace(self._trace))
+            return found
         except Exception as error:
             LOG.error("devices' own records are left out of the summary: %s", printable(str(error)))
-        accounts = Accounts()
+        accounts, damaged = Accounts(), False
         try:
             for _, record in read_records(self._trace):
                 accounts.observe(record)
         except Exception as error:
             LOG.error("the summary ends where the trace is damaged: %s", printable(str(error)))
-            return self._with_curve(accounts.summary())
-        return accounts.summary()
+            damaged = True
+        found = accounts.summary()
+        if missing or damaged or self._knows_more_than(found):
+            return self._with_curve(found, missing)
+        return found
 
-    def _with_curve(self, summary: Summary, missing: int = 0) -> Summary:
+    def _knows_more_than(self, found: Summary) -> bool:
+        """Of the curve. The trace may have gaps, also of processes before this one."""
+        own, read = (
+            [(point.seconds, point.server_samples) for point in points]
+            for points in (self.course.points, found.curve)
+        )
+        return len(own) >= len(read) and own != read
+
+    def _with_curve(self, found: Summary, missing: int, records: Iterable[Record] = ()) -> Summary:
+        """``records``: all nodes', for the devices' samples, which the server's own have not."""
         if missing:
             LOG.warning(
                 "%d records could not be written: the result's figures leave out what was in them, "
                 "but for its curve",
                 missing,
             )
-        return replace(summary, seconds=self.course.seconds, curve=tuple(self.course.points))
+        curve = with_device_samples(self.course.points, self.course.began, records)
+        return replace(found, seconds=self.course.seconds, curve=tuple(curve))
