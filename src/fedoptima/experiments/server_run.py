@@ -164,7 +164,7 @@ class _ServerRun:
         recipe = self._setup.recipe
         self._directory.devices.mkdir(exist_ok=True)
         self._compute = Compute("server", threads=recipe.threads)
-        checkpointer = Checkpointer(
+        self._checkpointer = Checkpointer(
             self._directory.checkpoints,
             self._trace,
             self._disk,
@@ -184,7 +184,7 @@ class _ServerRun:
             self._clock,
             run=restored.run if restored else secrets.token_hex(8),
             incarnation=self._directory.begin_process(restored.incarnation if restored else None),
-            checkpointer=checkpointer,
+            checkpointer=self._checkpointer,
             records=self._records,
             log=LOG,
         )
@@ -304,6 +304,7 @@ class _ServerRun:
         directory = self._directory
         if halt.reason == INTERRUPTED:
             when = f"stopped at {self._clock():.1f} s of the run"
+            when += self._checkpointer.say_what_is_lost(directory.saved)
             directory.write_stopped(when)
             raise Interrupted(when)
         if halt.failed:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from fedoptima.core.server import ServerCore
-from fedoptima.engine.checkpoint import SavedEngine
+from fedoptima.engine.checkpoint import SavedEngine, newest_checkpoint
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.disk import Disk
 from fedoptima.runtime.server.checkpoint import Captured, SavedAccounts, ServerProcess, capture
@@ -56,6 +56,7 @@ class Checkpointer:
         self._last = time.monotonic()
         self._last_version = version
         self._logged = float("-inf")  # when a checkpoint was logged last
+        self._failed: BaseException | None = None  # why the last one is not on disk
         self._writing = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._idle = asyncio.Event()
@@ -105,12 +106,26 @@ class Checkpointer:
         self._writing -= 1
         if not self._writing:
             self._idle.set()
+        self._failed = error
         if error is None:
             self._disk.worked(_WHAT)
         elif isinstance(error, OSError):  # a full disk must not end the training
             self._disk.failed(_WHAT, error)
         else:
             self._log.error("no checkpoint could be written: %s", error)
+
+    def say_what_is_lost(self, saved: Path) -> str:
+        """When the server stops: nothing, or that its last checkpoint is not on disk. ``saved``:
+        where the run would go on from."""
+        if self._failed is None:
+            return ""
+        newest = newest_checkpoint(saved)
+        age = time.time() - newest.stat().st_mtime if newest else None
+        way_on = "begins anew" if age is None else f"goes on from the one of {age:.0f} s ago"
+        why = getattr(self._failed, "strerror", None) or self._failed
+        lost = f"its last checkpoint could not be written ({why}): resumed, the run {way_on}"
+        self._log.error("%s", lost)
+        return f"; {lost}"
 
     async def close(self) -> None:
         """Returns when every checkpoint made so far is on disk."""
