@@ -94,3 +94,36 @@ def test_no_two_processes_that_serve_a_run_have_the_same_number(tmp_path: Path) 
     (tmp_path / "starts").write_text("no number")
     assert directory.begin_process(3) == 4
     assert directory.begin_process(None) == 0  # no checkpoint was saved: it begins anew
+
+
+def test_a_result_is_on_disk_before_the_checkpoints_go(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a run that is over can be read, or it is not over."""
+    run = RunDirectory(shutil.copytree(finished, tmp_path / "run"))
+    result = run.read_result()
+    run.checkpoints.mkdir()
+    synced: list[tuple[int, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, run.checkpoints.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run.write_result(result)
+    files = [path.stat().st_ino for path in (run.model, run.summary, run.path)]
+    assert [each for each in synced if each[0] in files] == [(inode, True) for inode in files]
+    assert not run.checkpoints.exists()
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_checkpoints_that_a_kill_at_the_end_has_left_do_not_count_when_it_is_extended(
+    finished: Path, tmp_path: Path, over: bool
+) -> None:
+    path = shutil.copytree(finished, tmp_path / "run")
+    (path / "checkpoints" / "000000000001").mkdir(parents=True)
+    if not over:
+        (path / "summary.json").unlink()
+    run, recipe, _ = RunDirectory.open(path)
+    run.extend(recipe)
+    assert not run.over
+    assert run.saved == (run.last_state if over else run.checkpoints)

@@ -29,7 +29,7 @@ from fedoptima.experiments.result import Result
 from fedoptima.trace.description import NEW_RUN, RunDescription, config_text, read_config
 from fedoptima.trace.plain_files import read_plain, refuse_links
 from fedoptima.trace.reader import read_description
-from fedoptima.trace.run_folder import RunFiles, write_whole
+from fedoptima.trace.run_folder import RunFiles, put_on_disk, write_whole
 
 if TYPE_CHECKING:  # it takes torch, and a dry run may do without
     from torch import Tensor
@@ -118,6 +118,10 @@ class RunDirectory(RunFiles):
         extended = replace(self.description, recipe=recipe.model_dump(mode="json"))
         write_whole(self.config, config_text(extended))
         del self.description
+        if self.over and self.last_state.is_dir():
+            # Left by a kill at the end: they are older than the state of the end.
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self.checkpoints)
         self.summary.unlink(missing_ok=True)
 
     def wish(self) -> str | None:
@@ -225,7 +229,8 @@ class RunDirectory(RunFiles):
         write_metrics(self.metrics, result.curve)
         if result.weights:
             save_tensors(self.model, dict(result.weights))
-        write_whole(self.summary, result.to_json())  # last: a run with a summary is over
+        # Last: a run with a summary is over, and what could replace it goes with its checkpoints.
+        write_whole(self.summary, result.to_json(), sync=True)
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def read_result(self) -> Result:
@@ -266,6 +271,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     temporary = path.with_suffix(".tmp")
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     checkpoint.save_tensors(temporary, contiguous)
+    put_on_disk(temporary)
     temporary.rename(path)
 
 

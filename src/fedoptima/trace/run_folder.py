@@ -93,8 +93,13 @@ def write_whole(path: Path, text: str, *, sync: bool = False) -> None:
             os.fsync(file.fileno())
     temporary.rename(path)
     if sync:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        put_on_disk(path.parent)
+
+
+def put_on_disk(path: Path) -> None:
+    """What a file holds, or the names in a folder, also if the power fails then."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

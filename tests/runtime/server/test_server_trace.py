@@ -4,7 +4,9 @@ process may lower for itself."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,20 @@ def test_a_disk_that_stays_full_keeps_nothing_from_ending(path: Path) -> None:
     assert path.read_bytes() == before
     trace.finish()  # there is room again
     assert list(read_trace(path)) == [Record(99.0, SERVER, Gap(1, 1.0, ()), [])]
+
+
+def test_a_gap_at_the_end_is_on_disk_before_the_trace_is_finished(path: Path) -> None:
+    trace = opened(path)
+    with largest_file(path.stat().st_size):
+        write(trace, 1)
+        asyncio.run(trace.close())
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            trace.finish()
+    trace.finish()
+    assert list(read_trace(path)) == [Record(99.0, SERVER, Gap(1, 1.0, ()), [])], "once"

@@ -89,7 +89,14 @@ class ServerTrace:
         """After that: the end of the trace. OSError: there is no room to close a gap; may be called
         again."""
         if self._gap is not None:
-            self._write_gap(self._clock(), None, None)
+            before = self._file.nbytes
+            try:
+                self._write_gap(self._clock(), None, None)
+                self._file.sync()
+            except OSError:
+                self._file.nbytes = before
+                self._file.cut_back()
+                raise
             self._missing, self._gap = self.missing, None
         with suppress(OSError):
             self._file.close()
