@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fedoptima.core.jobs import ExportModel, LoadModel
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.sim.processes.messages import Declared, Work
 from fedoptima.sim.processes.queues import Item, Queue
 from fedoptima.sim.processes.rooms import Rooms
-from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedTensors
+from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedMemory, SharedTensors
 
 SIZE = 100  # of a model
 HERE, THERE = Place(0, 128), Place(128, 128)
@@ -19,7 +20,8 @@ LOAD = LoadModel(Payload(PayloadId("m"), SIZE), 0.0)
 class Desk:
     def __init__(self, *free: Place) -> None:
         self.free = FreeMemory()
-        self.free.learn((ExportModel, SIZE), HERE.nbytes)
+        for kind in (LoadModel, ExportModel):
+            self.free.learn((kind, SIZE), HERE.nbytes)
         for place in free:
             self.free.add(*place)
         self.rooms = Rooms(self.free)
@@ -45,7 +47,7 @@ def test_an_update_stays_where_the_weights_were_and_its_place_is_preferred_the_n
     assert place is not None
     export = desk.item(ExportModel())
     assert desk.rooms.lend(desk.queue, export) == place  # sent before the reply to the other
-    desk.rooms.loaded(desk.queue, place)
+    desk.rooms.loaded(desk.queue, LOAD, place)
     desk.rooms.used(desk.queue, export, ExportModel(), place)
     assert desk.queue.room is None
     desk.free.add(*place)  # it was merged
@@ -57,7 +59,7 @@ def test_the_place_that_a_worker_had_to_find_itself_is_the_updates_too() -> None
     assert desk.rooms.lend(desk.queue, desk.item(LOAD)) is None
     export = desk.item(ExportModel())
     assert desk.rooms.lend(desk.queue, export) is None
-    desk.rooms.loaded(desk.queue, THERE)
+    desk.rooms.loaded(desk.queue, LOAD, THERE)
     desk.rooms.used(desk.queue, export, ExportModel(), THERE)
     assert desk.queue.room is None
     assert not desk.left()
@@ -67,7 +69,7 @@ def test_the_place_that_a_worker_had_to_find_itself_is_the_updates_too() -> None
 def test_what_was_lent_and_not_used_is_free_again(used: Place) -> None:
     desk = Desk(HERE)
     desk.rooms.lend(desk.queue, desk.item(LOAD))
-    desk.rooms.loaded(desk.queue, used)
+    desk.rooms.loaded(desk.queue, LOAD, used)
     export = desk.item(ExportModel())
     assert desk.rooms.lend(desk.queue, export) == used
     desk.rooms.used(desk.queue, export, ExportModel(), used)
@@ -77,7 +79,7 @@ def test_what_was_lent_and_not_used_is_free_again(used: Place) -> None:
 def test_memory_of_a_device_that_fails_is_free_once_it_is_reset() -> None:
     desk = Desk(HERE)
     desk.rooms.lend(desk.queue, desk.item(LOAD))
-    desk.rooms.loaded(desk.queue, HERE)
+    desk.rooms.loaded(desk.queue, LOAD, HERE)
     export = desk.item(ExportModel())
     desk.rooms.lend(desk.queue, export)
     desk.rooms.used(desk.queue, export, ExportModel(), None)
@@ -90,9 +92,29 @@ def test_memory_of_a_device_that_fails_is_free_once_it_is_reset() -> None:
 def test_a_device_that_was_moved_is_lent_memory_for_its_update() -> None:
     desk = Desk(HERE)
     desk.rooms.lend(desk.queue, desk.item(LOAD))
-    desk.rooms.loaded(desk.queue, HERE)
+    desk.rooms.loaded(desk.queue, LOAD, HERE)
     desk.rooms.give_back(desk.queue)  # it was released
     export = desk.item(ExportModel())
     assert desk.rooms.lend(desk.queue, export) == HERE
     desk.rooms.used(desk.queue, export, ExportModel(), HERE)
     assert not desk.left()
+
+
+@pytest.mark.parametrize("coded", [100, 25], ids=["as it is", "coded"])
+def test_every_round_of_a_device_takes_the_same_memory(coded: int) -> None:
+    free = FreeMemory()
+    rooms, queue, region = Rooms(free), Queue(NodeId("d")), SharedMemory(1).region(0)
+    places = list[set[Place]]()
+    for _ in range(4):
+        load = Item(1, queue.node, LOAD, Declared(PayloadId("x"), 0, 0, ""))
+        weights = {"w": torch.zeros(SIZE, dtype=torch.uint8)}
+        own = region.store(weights, rooms.lend(queue, load))
+        rooms.loaded(queue, LOAD, own)
+        work, value = ExportModel(), SharedTensors(lambda place: None)
+        export = Item(2, queue.node, work, Declared(PayloadId("y"), coded, 0, ""), value)
+        update = {"w": torch.zeros(coded, dtype=torch.uint8)}
+        place = region.store(update, own, rooms.lend(queue, export))
+        rooms.used(queue, export, work, place)
+        free.add(*place)  # it was merged
+        places.append({own, place})
+    assert all(each == places[0] for each in places)

@@ -17,17 +17,20 @@ class Rooms:
         its update is there without a copy."""
         if isinstance(item.work, LoadModel):
             if queue.room is None:
-                kind = _kind(ExportModel, item.work.data.nbytes)
-                queue.room = self._free.room_for(kind, queue.last_room)
+                queue.room = self._free.room_for(_weights(item.work), queue.last_room)
             return queue.room
         if _hands_over(item.work) and queue.room is not None:
-            return queue.room
+            # One that is coded takes less, and cannot be there.
+            size = self._free.size_of(_result(item.work, item.declared))
+            if size is None or size == queue.room.nbytes:
+                return queue.room
         if item.value is not None:
             item.room = self._free.room_for(_result(item.work, item.declared))
         return item.room
 
-    def loaded(self, queue: Queue, place: Place) -> None:
+    def loaded(self, queue: Queue, work: LoadModel, place: Place) -> None:
         """A device's weights are there."""
+        self._free.learn(_weights(work), place.nbytes)
         if queue.room != place:
             self.give_back(queue)
         queue.room = queue.last_room = place
@@ -54,6 +57,10 @@ class Rooms:
 def _hands_over(work: Work | None) -> bool:
     """Else the device trains on, with its weights where they are."""
     return isinstance(work, ExportModel) and not work.keep
+
+
+def _weights(work: LoadModel) -> object:
+    return _kind(LoadModel, work.data.nbytes)
 
 
 def _result(work: Work | None, declared: Declared | None) -> object:

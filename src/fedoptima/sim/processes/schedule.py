@@ -282,8 +282,8 @@ class Schedule:
         if value is not None:
             self._rooms.used(queue, item, work, reply.result)
             self._provide(value, reply.result)
-        elif reply.result is not None:  # where a device's weights are
-            self._rooms.loaded(queue, reply.result)
+        elif isinstance(work, LoadModel) and reply.result is not None:
+            self._rooms.loaded(queue, work, reply.result)
         if work is not None and _ends_round(work):
             self._round_over(queue, work, reply)
 

@@ -98,18 +98,19 @@ class Region:
         self._memory = memory
         self._next, self._end = start, end
 
-    def store(self, tensors: Mapping[str, Tensor], room: Place | None = None) -> Place:
-        """A copy of the tensors. ``room``: memory to use if they fit exactly; if they are there
-        already, they stay as they are."""
-        place, stored = self.reserve(layout_of(tensors), room)
+    def store(self, tensors: Mapping[str, Tensor], *rooms: Place | None) -> Place:
+        """A copy of the tensors. ``rooms``: memory to use, the first that they fit exactly; if they
+        are there already, they stay as they are."""
+        place, stored = self.reserve(layout_of(tensors), *rooms)
         if stored is not tensors:
             stored.fill(tensors)
         return place
 
-    def reserve(self, layout: Layout, room: Place | None = None) -> tuple[Place, FlatTensors]:
-        """Memory for tensors, to be filled; ``room`` if they fit exactly."""
+    def reserve(self, layout: Layout, *rooms: Place | None) -> tuple[Place, FlatTensors]:
+        """Memory for tensors, to be filled; the first of ``rooms`` that they fit exactly."""
         nbytes = layout.nbytes + aligned(_LENGTH + len(self._memory.description_of(layout)))
-        if room is None or room.nbytes != nbytes:
+        room = next((r for r in rooms if r is not None and r.nbytes == nbytes), None)
+        if room is None:
             room = Place(self._take(nbytes), nbytes)
         return room, self._memory.new_tensors(room, layout)
 
@@ -137,6 +138,10 @@ class FreeMemory:
     def learn(self, kind: object, nbytes: int) -> None:
         """Results of this kind take so much."""
         self._sizes[kind] = nbytes
+
+    def size_of(self, kind: object) -> int | None:
+        """None: not known yet."""
+        return self._sizes.get(kind)
 
     def room_for(self, kind: object, before: Place | None = None) -> Place | None:
         """``before``: preferred, since the pages of memory are known to who has used it."""

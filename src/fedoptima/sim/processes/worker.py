@@ -236,8 +236,8 @@ class _Worker:
         if order.work.keep:  # its weights stay where they are
             place = self._region.store(unpack(outcome.result), order.room)
             return Done(order.number, place, fault=fault)
-        room = self._rooms.pop(order.node, None) or order.room
-        place = self._region.store(unpack(outcome.result), room)
+        own = self._rooms.pop(order.node, None)
+        place = self._region.store(unpack(outcome.result), own, order.room)
         del outcome
         book, aside = self._set_aside(order.node, engine)
         return Done(order.number, place, fault=fault, book=book, aside=aside)
