@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from fedoptima.analysis.idle_time import Usage, UsageAccount
 from fedoptima.core.effects import Halt, Run
-from fedoptima.core.events import JobDone
-from fedoptima.core.jobs import Merge
+from fedoptima.core.events import Gap, JobDone
+from fedoptima.core.jobs import Merge, Rebase, ReusedStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 from tests.analysis.stories import (
+    DATA,
     A,
     B,
     answers,
@@ -27,6 +28,7 @@ from tests.analysis.stories import (
     plans,
     prepares,
     starts,
+    told,
     usage,
     works,
 )
@@ -120,6 +122,30 @@ def test_absence_is_no_part_of_the_run_until_a_model_is_loaded_again() -> None:
         ]
     )
     assert use[A] == Usage(busy=4.0, idle_1=2.0, idle_2=0.0)
+
+
+def test_a_device_that_is_back_and_goes_on_from_where_it_was_counts_from_its_next_model_on() -> (
+    None
+):
+    use = usage(
+        [
+            *start(),
+            *works(7.0, 8.0, A),
+            *loses(9.0, A, alive=True),
+            *connects(20.0, A),
+            *works(22.0, 23.0, A, Rebase(DATA, 0.0)),
+            *works(23.0, 26.0, A),
+            halts(27.0),
+        ]
+    )
+    assert use[A] == Usage(busy=6.0, idle_1=2.0, idle_2=0.0)
+
+
+def test_a_step_on_a_batch_again_is_told_apart_after_a_gap_too() -> None:
+    step = ReusedStep(A, 1, 0, DATA, 0.0)
+    gap = Gap(3, 6.0, (), Run(1, step))
+    use = usage([*plans(0.0, 5.0), told(8.0, SERVER, gap), ends(10.0, SERVER, step), halts(10.0)])
+    assert use[SERVER] == Usage(busy=0.0, idle_1=3.0, idle_2=0.0, reused=2.0)
 
 
 def test_a_device_that_trains_offline_is_busy_and_not_idle_once_it_is_done() -> None:

@@ -8,7 +8,8 @@ every other wait (for gradients, activations, a merged model, a transfer). The t
 time exactly, because Type I is what is left.
 
 Start-up is no part of the run: the server's first moment is the finished plan, a device's is the
-first model it loads (again after an absence). Nor is time away, unless the device trains offline.
+first model it loads or rebases on (again after an absence). Nor is time away, unless the device
+trains offline.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fedoptima.core.events import (
     JobFailed,
     Received,
 )
-from fedoptima.core.jobs import Job, LoadModel, Merge, PlanRun, Prepare, ReusedStep
+from fedoptima.core.jobs import Job, LoadModel, Merge, PlanRun, Prepare, Rebase, ReusedStep
 from fedoptima.core.messages import GlobalModel, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
@@ -180,7 +181,8 @@ class UsageAccount:
                 self.over = False
             case Gap():
                 node.advance(now)
-                node.working = event.running is not None
+                running = event.running.job if event.running is not None else None
+                node.working, node.reusing = running is not None, isinstance(running, ReusedStep)
             case Disconnected():
                 if record.node == SERVER:
                     self._lost(event.peer, now)
@@ -206,7 +208,7 @@ class UsageAccount:
     def _start(self, node: NodeClock, job: Job, now: float) -> None:
         if isinstance(job, Prepare | PlanRun):
             return
-        if node.since is None and isinstance(job, LoadModel):
+        if node.since is None and isinstance(job, LoadModel | Rebase):
             node.enter(now)
         node.advance(now)
         node.working, node.reusing = True, isinstance(job, ReusedStep)
