@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import resource
+import os
 from pathlib import Path
 
 import pytest
@@ -174,12 +175,13 @@ def test_records_sent_again_after_a_read_error_are_not_taken_twice(tmp_path: Pat
 
     assert len(opened().take(NAME, 0, [line(0.0)] * 3, lambda at: at, 0.0)) == 3
     again, sent = opened(), [line(0.0)] * 4
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no file can be opened
-    try:
+
+    def failing(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", failing)
         assert again.taken(NAME) == 0
         assert again.take(NAME, 0, sent, lambda at: at, 0.0) == []
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(again.take(NAME, 0, sent, lambda at: at, 0.0)) == 1
     assert again.taken(NAME) == opened().taken(NAME) == 4
