@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.core.effects import PROBLEMS, Note
+from fedoptima.core.errors import ConfigError
 from fedoptima.methods.registry import COMPARED, method_options
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
@@ -31,6 +32,8 @@ GIVEN = {"model": network(), "train": data(), "test": data(48, seed=1)}
 def coded(method: str, codec: str = "int8") -> dict[str, object]:
     """All that the method sends, coded."""
     keys = [key for key in KEYS if key in method_options(method)]
+    if method == "fedoptima":  # with an auxiliary network no gradients are sent
+        keys.remove("gradient_codec")
     return {"name": method, **dict.fromkeys(keys, codec)}
 
 
@@ -53,6 +56,13 @@ def test_a_dry_run_knows_the_true_bytes(method: str) -> None:
         ).simulation.run()
         traces.append([without_metrics(record) for record in records])
     assert traces[0] == traces[1]
+
+
+def test_a_codec_for_gradients_that_are_not_sent_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'int8': with an auxiliary network no gradients are"):
+        set_up([], dry=True, method={"name": "fedoptima", "gradient_codec": "int8"})
+    ablation = {"name": "fedoptima", "gradient_codec": "int8", "auxiliary": "none"}
+    set_up([], dry=True, method=ablation)
 
 
 def test_worker_processes_give_the_same_bits() -> None:

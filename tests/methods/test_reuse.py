@@ -159,7 +159,7 @@ def test_a_run_with_reuse_is_replayed_to_the_same_weights(name: str, tmp_path: P
     [
         ({"reuse": {"uses": 0}}, r"method\.reuse\.uses = 0: input should be greater"),
         ({"reuse": {"batch": 3}}, r"method\.reuse\.batch = 3: extra inputs are not permitted"),
-        ({"reuse": True}, r"method\.reuse = True: input should be a valid dictionary"),
+        ({"reuse": 1}, r"method\.reuse = 1: input should be a valid dictionary"),
         ({"reuse": {}, "auxiliary": "none"}, r"method\.reuse: devices that wait for the server"),
     ],
 )
@@ -184,8 +184,9 @@ def test_a_sweep_compares_runs_with_and_without_it() -> None:
     assert "server reused, %" in str(table)
 
 
-def test_a_description_says_what_was_kept(tmp_path: Path) -> None:
-    run(method={"name": "fedoptima", "reuse": {}}, dry=True, out=tmp_path / "run")
+@pytest.mark.parametrize(("name", "given"), [("fedoptima", {}), ("cse_fsl", True)])
+def test_a_description_says_what_was_kept(name: str, given: object, tmp_path: Path) -> None:
+    run(method={"name": name, "reuse": given}, dry=True, out=tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["method"]["reuse"] == {
         "batches": 64,

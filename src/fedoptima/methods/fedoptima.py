@@ -32,6 +32,7 @@ from fedoptima.methods.options import (
     TrainEveryOption,
     UpdateCodecOption,
     activation_cap_of,
+    gradient_codec_of,
     overlap_of,
     policy_of,
     reuse_of,
@@ -101,7 +102,7 @@ def fedoptima(
         auxiliary=auxiliary,
         reuse=policy_of(again),
         robust=robust,
-        codecs=Codecs(codec, gradient_codec, updates=update_codec),
+        codecs=Codecs(codec, gradient_codec_of(gradient_codec, auxiliary), updates=update_codec),
         resolved={
             "activation_cap": cap,
             "max_delay": delay,

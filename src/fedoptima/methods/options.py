@@ -175,16 +175,18 @@ class Reuse(BaseModel):
     )
 
 
-def _off(value: object) -> object:
-    return None if value is False else value
+def _switched(value: object) -> object:
+    if isinstance(value, bool):
+        return Reuse() if value else None
+    return value
 
 
 ReuseOption = Annotated[
     Reuse | None,
-    BeforeValidator(_off),  # a sweep needs a word for it
+    BeforeValidator(_switched),  # a sweep needs words for on and off
     Field(
-        description="What an idle server trains on again; unset or false: nothing, as in the "
-        "paper.",
+        description="What an idle server trains on again; true: all defaults; unset or false: "
+        "nothing, as in the paper.",
         examples=[{"batches": 64, "uses": 4}],
     ),
 ]
@@ -230,6 +232,15 @@ def overlap_of(given: bool, auxiliary: str | int) -> bool:
         raise ConfigError(
             "method.overlap = true: without an auxiliary network a device waits for gradients of "
             "the model that it had, and cannot change it meanwhile; choose another method.auxiliary"
+        )
+    return given
+
+
+def gradient_codec_of(given: Codec, auxiliary: str | int) -> Codec:
+    if given != "float32" and auxiliary != "none":
+        raise ConfigError(
+            f"method.gradient_codec = {given!r}: with an auxiliary network no gradients are sent; "
+            "leave it out, or choose method.auxiliary = 'none'"
         )
     return given
 
