@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, ProtocolViolation
+from fedoptima.core.events import Rejected
 from fedoptima.core.jobs import ReusedStep, ServerStep
+from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.reuse import LeastUsed, NoReuse, ReuseRule
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId, Payload, PayloadId
+from tests.support import rows
+from tests.support.bench import payload, running_server
 
 A, B = NodeId("a"), NodeId("b")
 
@@ -83,6 +87,23 @@ def test_what_must_not_be_used_is_forgotten_in_any_case() -> None:
     reuse.forget(A)
     reuse.check()
     assert chosen(reuse) == [(2, 1)]
+
+
+def test_what_a_device_sent_is_forgotten_when_a_message_of_it_is_rejected() -> None:
+    bench = running_server(rows.reuse(), "a", "b", drop_diverged=True)
+    for name in ("a", "b"):
+        bench.says(name, ActivationBatch(0, payload(f"{name}/0/1")))
+    bench.done()
+    bench.done()
+    assert isinstance(bench.job, ReusedStep)
+    with pytest.raises(ProtocolViolation, match="NaN"):
+        bench.tell(Rejected(A, 1, "NaN", diverged=True))
+    bench.leaves("a")  # the driver drops it
+    again = []
+    while bench.job is not None:
+        again.append(bench.job)
+        bench.done()
+    assert {job.origin for job in again[1:] if isinstance(job, ReusedStep)} == {B}
 
 
 def test_without_reuse_nothing_is_kept() -> None:

@@ -196,6 +196,7 @@ class ServerCore:
 
     def _rejected(self, device: NodeId, error: str, diverged: bool) -> list[Effect]:
         if not self._ends_the_run(diverged):
+            self.training.reuse.forget(device)  # nothing else changes before it is dropped
             raise ProtocolViolation(error)
         note = Note(NoteKind.PEER_DROPPED, device, error)
         return [note, *self._finish(f"{device}: {error}", failed=True)]
@@ -224,8 +225,7 @@ class ServerCore:
         return effects
 
     def _drop(self, device: NodeId, why: str) -> list[Effect]:
-        session = self._roster.sessions.get(device)
-        if session is None:  # it has left already
+        if (session := self._roster.sessions.get(device)) is None:  # it has left already
             return []
         return [Note(NoteKind.PEER_DROPPED, device, why), Drop(device, session, why)]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fedoptima.core.events import Event, JobDone, JobFailed
+from fedoptima.core.events import Event, JobDone, JobFailed, Rejected
 from fedoptima.core.jobs import Merge, ReusedStep, ServerStep
 from fedoptima.core.reuse import LeastUsed, NoReuse, ReusePolicy
 from fedoptima.core.robust import faults
@@ -50,6 +50,8 @@ class ReuseBook:
                     self._forget(parts[number].device)
             case JobFailed(job=ServerStep(origin=device)):
                 self._forget(device)
+            case Rejected(sender, session) if sessions.get(sender) == session:
+                self._forget(sender)
 
     def used_again(self, step: ReusedStep, version: int, waiting: int) -> None:
         """``waiting``: fresh batches and updates that the server could work on instead."""
