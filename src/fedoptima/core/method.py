@@ -8,6 +8,7 @@ from enum import Enum
 
 from fedoptima.core.aggregation import AggregationPolicy
 from fedoptima.core.codecs import PLAIN, Codecs
+from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import FlowController
 from fedoptima.core.messages import ProgramSpec
 from fedoptima.core.reuse import NoReuse, ReusePolicy
@@ -39,6 +40,27 @@ class Method:
     local_loss: Callable[..., object] | None = field(default=None, hash=False)
     # Options that were left open, as they were chosen for the number of devices.
     resolved: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        program = self.program
+        if program.overlap and program.kind == "gradient":
+            raise ConfigError(
+                f"{self.name}: ProgramSpec('gradient', overlap=True): its devices wait for "
+                "gradients of the model that they had; leave overlap out, or make it 'auxiliary'"
+            )
+        if program.train_every > 1 and program.kind != "auxiliary":
+            raise ConfigError(
+                f"{self.name}: ProgramSpec({program.kind!r}, train_every={program.train_every}): "
+                "only devices with an auxiliary network can leave batches out; leave train_every "
+                "out, or make it 'auxiliary'"
+            )
+        fits = program.kind == "auxiliary" and self.training is ServerTraining.SHARED
+        if self.reuse is not NoReuse and not fits:
+            raise ConfigError(
+                f"{self.name}: reuse with ProgramSpec({program.kind!r}) and {self.training}: only "
+                "one server side for all devices, which do not wait for it, can train again; leave "
+                "reuse out, or make them 'auxiliary' and ServerTraining.SHARED"
+            )
 
     @property
     def has_bases(self) -> bool:
