@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_a_broken_law_ends_with_its_seed_and_how_to_see_it(call: Call) -> None:
     assert answer.code == 1
     assert "breaks the law of counters" in answer.words
     assert "fedoptima fuzz --seed 100 --explain --method fedasync" in answer.words
-    assert "and 20 more" in answer.words
+    assert re.search(r"and \d+ more", answer.words)
 
 
 def test_a_failure_is_explained_as_a_timeline(call: Call) -> None:
