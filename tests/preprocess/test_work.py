@@ -18,7 +18,7 @@ from fedoptima.preprocess.plan import PlanSettings, make_plan
 from fedoptima.preprocess.profile import profile, profile_module
 from fedoptima.preprocess.sides import MeasuredCosts
 from fedoptima.preprocess.split import DeviceSpeed
-from fedoptima.preprocess.work import plain_kernels
+from fedoptima.preprocess.work import counter, plain_kernels
 
 SAMPLES, LENGTH, WIDTH, HIDDEN = 2, 5, 8, 16
 WORDS = torch.arange(10).view(SAMPLES, LENGTH)
@@ -97,6 +97,17 @@ def test_counting_leaves_the_fast_kernels_switched_as_they_were() -> None:
     before = (torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled())
     profile_module(Recurrent(nn.LSTM), STEPS)
     assert (torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()) == before
+
+
+def test_modules_of_other_threads_are_left_alone_while_work_is_counted() -> None:
+    """Two devices of one process: hooks of the whole process failed in the other's network."""
+    network, called = nn.Sequential(nn.Linear(3, 3)), []
+    with counter():
+        assert not torch.nn.modules.module._global_forward_pre_hooks
+        thread = Thread(target=lambda: called.append(network(torch.ones(1, 3))))
+        thread.start()
+        thread.join()
+    assert len(called) == 1
 
 
 def test_a_look_up_costs_one_for_each_element_that_it_writes() -> None:

@@ -52,8 +52,21 @@ def _switched_off() -> Iterator[None]:
 
 
 def counter() -> FlopCounterMode:
-    """torch's own, with formulas that it lacks or has wrong."""
-    return FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+    """torch's own, with formulas that it lacks or has wrong, for all modules together.
+
+    By module it would count with hooks of the whole process, which also run for modules that
+    other threads use meanwhile, and fail there.
+    """
+    mode = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+    mode.mod_tracker = _AllTogether()  # type: ignore[assignment]
+    return mode
+
+
+class _AllTogether:
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class WrittenElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
