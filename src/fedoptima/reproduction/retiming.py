@@ -5,6 +5,8 @@ barrier the number of parts changes when a round ends and not what is in it, exc
 normalisation sees a part at a time. So PiPar is trained with a few large parts, which normalisation
 likes better than many small ones, and its curve gets the time of an epoch with the authors' number
 from the dry run of another figure (`times`): both in its favour.
+
+Not `comparison.rescaling`, which is exact and therefore needs a dry run of as many epochs.
 """
 
 from __future__ import annotations
