@@ -27,22 +27,16 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
-from benchmarks.network_memory import BATCH, CAP, FEATURES
+from benchmarks.network_memory import BATCH, FEATURES, build
 from benchmarks.network_parts import server_process, server_tls
-from benchmarks.noise import images
 from benchmarks.process_costs import cpu_by_thread, cpu_seconds, growth, open_files, resident_mib
 from benchmarks.replaying_devices import device_name
-from fedoptima.config.load import validate
-from fedoptima.config.schema import Recipe
 from fedoptima.core.events import JobDone
 from fedoptima.core.jobs import ServerStep
 from fedoptima.engine.payloads import LABELS
-from fedoptima.experiments.given import Given
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_run import RunHooks, ServerWatch, serve_run
-from fedoptima.experiments.server_setup import ServerSetup, prepare_server
 from fedoptima.experiments.simulated_run import Interrupted
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.security.certificates import make_device
@@ -50,26 +44,6 @@ from fedoptima.runtime.security.tls import ServerTLS
 from fedoptima.trace.record import Record
 
 _TICK = 0.05  # seconds
-
-
-def tiny_model(features: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, features), nn.ReLU(), nn.Linear(features, 10))
-
-
-def build(devices: int, features: int) -> ServerSetup:
-    recipe = {
-        "name": "many-devices",
-        "threads": 1,
-        "model": {"name": "custom"},
-        "data": {"name": "noise", "augment": False},
-        "method": {"name": "fedoptima", "activation_cap": CAP},
-        "training": {"batch_size": BATCH, "evaluate_every": 1000.0},
-        "split": {"at": 1},
-        "deploy": {"devices": devices, "patience": 600.0},
-        "stop": {"hours": 10.0},
-    }
-    given = Given(model=tiny_model(features), dataset=images(samples=100, size=8))
-    return prepare_server(validate(Recipe, recipe, "benchmark"), given)
 
 
 @dataclass
@@ -98,7 +72,7 @@ def server(
 ) -> None:
     """In a process of its own: answers what it is asked through the pipe."""
     torch.set_num_threads(1)
-    setup = build(devices, features)
+    setup = build(devices, features, patience=600.0)
     directory = RunDirectory.create(folder, setup.describe())
     seen, ends = Seen(), False
 

@@ -35,23 +35,24 @@ SIZES, CAP, BATCH, FEATURES = (8, 64, 256), 32, 10, 64
 READINGS, PAUSE = 10, 1.0  # seconds between two readings
 
 
-def tiny_model() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, FEATURES), nn.ReLU(), nn.Linear(FEATURES, 10))
+def tiny_model(features: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, features), nn.ReLU(), nn.Linear(features, 10))
 
 
-def build(devices: int) -> ServerSetup:
+def build(devices: int, features: int = FEATURES, *, patience: float = 300.0) -> ServerSetup:
+    """``features``: numbers of a sample's activations."""
     recipe = {
-        "name": "network-memory",
+        "name": "many-devices",
         "threads": 1,
         "model": {"name": "custom"},
         "data": {"name": "noise", "augment": False},
         "method": {"name": "fedoptima", "activation_cap": CAP},
         "training": {"batch_size": BATCH, "evaluate_every": 1000.0},
         "split": {"at": 1},
-        "deploy": {"devices": devices, "patience": 300.0},
+        "deploy": {"devices": devices, "patience": patience},
         "stop": {"hours": 10.0},
     }
-    given = Given(model=tiny_model(), dataset=images(samples=100, size=8))
+    given = Given(model=tiny_model(features), dataset=images(samples=100, size=8))
     return prepare_server(validate(Recipe, recipe, "benchmark"), given)
 
 
