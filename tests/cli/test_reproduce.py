@@ -33,6 +33,15 @@ def test_a_figure_that_is_not_there_is_an_error_with_the_names(call: Call, folde
     assert "idel: no figure is called so; did you mean idle?" in answer.complaint
 
 
+def test_only_runs_of_the_named_workloads_are_made(call: Call, folder: Path) -> None:
+    words = ("reproduce", "idle", "--recipes", folder, "--out", "out", "--limit-seconds", "0")
+    assert "0 of 3 runs are finished" in call(*words, "--workloads", "small", "-j", "1").words
+    assert "0 of 6 runs are finished" in call(*words, "--workloads", "small,tiny").words
+    answer = call(*words, "--workloads", "smal")
+    assert answer.code == 2
+    assert "--workloads smal: there are tiny, small" in answer.complaint
+
+
 def test_outside_a_checkout_the_way_out_is_said(call: Call) -> None:
     answer = call("reproduce", "--list")
     assert answer.code == 2

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from fedoptima.reproduction.catalogue import Catalogue, read_catalogue
 from fedoptima.reproduction.planned import Choice, Planned, distinct, queue, runs_of
+from tests.reproduction.paper import worked_off
 
 ONE = Choice(seeds=1)
 
@@ -97,3 +98,17 @@ def test_the_queue_does_dry_runs_first_and_then_seed_by_seed(catalogue: Catalogu
     assert (
         order == [("dry", 1)] * 3 + [("dry", 2)] * 3 + [("training", 1)] * 2 + [("training", 2)] * 2
     )
+
+
+def test_a_dry_run_is_the_same_with_another_rate_and_training_is_not(
+    folder: Path, tmp_path: Path
+) -> None:
+    path, catalogue, found = folder / "tiny.toml", read_catalogue(folder), []
+    for own in ("", "methods.fl.training.device = { learning_rate = 0.2, reset_on_load = true }\n"):
+        path.write_text(own + path.read_text())
+        dry, trained = (ids(catalogue, name)["tiny: fl 1"] for name in ("traffic", "accuracy"))
+        record = worked_off(catalogue, ["traffic"], tmp_path / f"out-{len(found)}").get(dry)
+        assert record is not None
+        found.append((trained, dry, record.figures, record.trace_digest))
+    assert found[0][0] != found[1][0]
+    assert found[0][1:] == found[1][1:]

@@ -61,7 +61,9 @@ class Figure(Strict):
     vary: Varied = Field(default={})
     protocol: Protocol = "epochs"
     seeds: int | None = None  # at most
-    times: str = ""  # of PiPar: the dry figure that has them, see `reproduction.retiming`
+    # See `reproduction.retiming`:
+    times: str = ""  # of PiPar, and of what is not trained: the dry figure that has them
+    learns_as: dict[str, str] = Field(default={})  # labels: what is not trained, and what is
     quick: QuickChanges = QuickChanges()
 
 
@@ -87,6 +89,8 @@ class _Tables(Strict):
                     raise ValueError(f"figures.{name}: there is no workload {workload!r}")
             if figure.times and figure.times not in self.figures:
                 raise ValueError(f"figures.{name}: there is no figure {figure.times!r}")
+            if figure.learns_as and not figure.times:
+                raise ValueError(f"figures.{name}: learns_as needs times, a dry figure")
         if self.quick.workload not in self.workloads:
             raise ValueError(f"quick: there is no workload {self.quick.workload!r}")
         return self
@@ -108,6 +112,16 @@ class Catalogue:
                     f"{name}: no figure is called so; {hint}there are {', '.join(self.figures)}"
                 )
         return {name: self.figures[name] for name in self.figures if not names or name in names}
+
+    def chosen_workloads(self, names: str | None) -> list[str]:
+        """Names with commas between them; None: all."""
+        if names is None:
+            return list(self.workloads)
+        chosen = [name.strip() for name in names.split(",")]
+        for name in chosen:
+            if name not in self.workloads:
+                raise ConfigError(f"--workloads {name}: there are {', '.join(self.workloads)}")
+        return chosen
 
 
 def read_catalogue(folder: Path = FOLDER, *, quick: bool = False) -> Catalogue:
@@ -133,5 +147,6 @@ def _quick(figure: Figure, quick: Quick) -> Figure:
             # In the order in which they are applied: "stop" replaces all of it, also "stop.epochs".
             "set": {k: v for k, v in figure.set.items() if k not in last} | last,
             "vary": figure.vary if figure.quick.vary is None else figure.quick.vary,
+            "learns_as": {},  # quick enough to train all, and the small model normalises batches
         }
     )

@@ -13,7 +13,7 @@ from fedoptima.reproduction.catalogue import Catalogue, Figure
 from fedoptima.reproduction.figures import PICTURES, title_of
 from fedoptima.reproduction.measures import MEASURES
 from fedoptima.reproduction.ours import FEDOPTIMA, WORKLOADS, Results, target_of
-from fedoptima.reproduction.planned import Planned
+from fedoptima.reproduction.planned import Planned, distinct
 from fedoptima.reproduction.records import Made, Record, Records
 from fedoptima.reproduction.retiming import Retimed
 from fedoptima.reproduction.verdicts import POINTS, SHARE, Reason, Row, Verdict, rows
@@ -41,6 +41,10 @@ _INTRODUCTION = (
     "went through the whole network and were used. Ours are on the fleets as we guess them from",
     "clock rates; *fitted fleet*: on those that are fitted to the paper's own numbers. PiPar is",
     "trained with four parts of a batch and has the times of its authors' number of parts.",
+    "FL, SplitFed and, without batch normalisation, PiPar do the same arithmetic on the same",
+    "batches: with the same settings one of them is trained, and the others have what it learned",
+    "with the time of an epoch from their dry run (exact but for rounding and, in models that have",
+    "it, the draws of dropout); so has PiPar's own split what PiPar learned with the shared one.",
 )
 
 
@@ -66,8 +70,8 @@ class Reproduction:
         return Retimed(self.catalogue, self.queue, self.records)
 
     def progress(self, name: str) -> tuple[int, int]:
-        """Runs of a figure that are finished, and all."""
-        runs = {run.id for run in self.queue[name]}
+        """Runs of a figure that are finished, and all that have to be made."""
+        runs = {run.id for run in distinct([self.queue[name]])}
         return sum(run in self.records for run in runs), len(runs)
 
     def command(self, name: str) -> str:

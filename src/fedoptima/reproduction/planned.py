@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -29,6 +29,10 @@ _NO_PART = {"name", "device", "threads", "deploy", "method"}  # of what a run is
 # A dry run is the same everywhere if the data set is assumed to be complete, whatever there is of
 # it on a machine's disk.
 _NO_DATA = Path(__file__).parent
+# What learns better takes as long: other rates make no other dry run.
+_ONLY_LEARNING = {"learning_rate", "weight_decay", "nesterov", "reset_on_load", "schedule"}
+_ONLY_LEARNING |= {"evaluate_every", "alpha", "server_learning_rate"}
+_ONLY_TIMES = {"own_split", "micro_batches"}  # change PiPar's, and not what it learns
 _FEW = 3.0  # epochs
 SEEDS = 3
 
@@ -39,6 +43,7 @@ class Planned:
     kind: Kind
     case: Case
     recipe: Recipe
+    learned_by: str = ""  # the id of the run that is trained instead; see `reproduction.retiming`
 
     @property
     def seed(self) -> int:
@@ -61,6 +66,9 @@ class Planned:
         method = self.recipe.method
         defaults = options_of(find_method(method.name))
         options = {key: v for key, v in method.options.items() if defaults.get(key) != v}
+        if self.kind != "training":
+            plain |= _timed({"training": plain.pop("training", {})})
+            options = {key: v for key, v in options.items() if key not in _ONLY_LEARNING}
         content = json.dumps([self.kind, plain, method.name, options], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -83,7 +91,28 @@ def runs_of(catalogue: Catalogue, figure: Figure, choice: Choice) -> list[Planne
         for case in about.cases
         for seed in about.seeds
     ]
-    return sorted(found, key=lambda run: run.seed)
+    return sorted(_less_trained(figure, found), key=lambda run: run.seed)
+
+
+def _less_trained(figure: Figure, runs: Sequence[Planned]) -> Iterator[Planned]:
+    """Those that learn what another one does, and say so, name it."""
+    known = {(run.workload, run.seed, run.case.label): run for run in runs}
+    for label in (*figure.learns_as, *figure.learns_as.values()):
+        if all(label != run.case.label for run in runs):
+            there = ", ".join(sorted({run.case.label for run in runs}))
+            raise ConfigError(f"learns_as: {figure.title!r} has no {label!r}; there are {there}")
+    for run in runs:
+        label = figure.learns_as.get(run.case.label, run.case.label)
+        other = known[run.workload, run.seed, label]
+        same = other is not run and _training_of(other) == _training_of(run)
+        yield replace(run, learned_by=other.id) if same else run
+
+
+def _training_of(run: Planned) -> object:
+    """All that what is learned behind a barrier depends on: not where the model is cut."""
+    recipe = run.recipe
+    options = {key: v for key, v in recipe.method.options.items() if key not in _ONLY_TIMES}
+    return recipe.model_dump(exclude={*_NO_PART, "split", "methods"}), options
 
 
 def queue(
@@ -150,6 +179,16 @@ def _time_of(plain: str) -> float:
     return float(f"{seconds * epochs / few:.3g}")
 
 
+def _timed(plain: Mapping[str, object]) -> dict[str, object]:
+    """Without what changes no time; all keys of a table may be so."""
+    found = {
+        key: _timed(value) if isinstance(value, dict) else value
+        for key, value in plain.items()
+        if key not in _ONLY_LEARNING
+    }
+    return {key: value for key, value in found.items() if value != {}}
+
+
 def _with_preset(fleet: dict[str, object]) -> dict[str, object]:
     """With what the preset's file says: another fleet of the same name makes another run."""
     name = fleet.get("preset")
@@ -158,6 +197,6 @@ def _with_preset(fleet: dict[str, object]) -> dict[str, object]:
 
 
 def distinct(planned: Sequence[Sequence[Planned]]) -> list[Planned]:
-    """Every run once: dry ones first, then seed by seed."""
-    runs = {run.id: run for figure in planned for run in figure}
+    """Every run that has to be made, once: dry ones first, then seed by seed."""
+    runs = {run.id: run for figure in planned for run in figure if not run.learned_by}
     return sorted(runs.values(), key=lambda run: (run.kind == "training", run.seed))

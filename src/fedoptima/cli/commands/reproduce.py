@@ -51,6 +51,10 @@ def reproduce(
         typer.Option(metavar="N", help="Seeds of each run.  [default: 3; 1 if quick]", min=1),
     ] = None,
     only: Annotated[Only | None, typer.Option(help="Only runs of this kind.")] = None,
+    workloads: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Only runs of these workloads.  [default: all]"),
+    ] = None,
     limit_seconds: Annotated[
         float | None,
         typer.Option(
@@ -118,7 +122,12 @@ def reproduce(
     for other in merge or []:
         stderr().print(f"{records.merge(other)} runs taken over from {other}", soft_wrap=True)
     code = 0
-    wanted = [run for run in distinct(list(planned.values())) if only in (None, run.kind)]
+    on_these = catalogue.chosen_workloads(workloads)
+    wanted = [
+        run
+        for run in distinct(list(planned.values()))
+        if only in (None, run.kind) and run.workload in on_these
+    ]
     if not draw:
         place = many_runs.place(on, cpus, gpus, retries)
         execution = many_runs.Execution("reproduce", jobs, place, checkpoint_every, quiet)
@@ -211,17 +220,19 @@ def _show(
     planned: Mapping[str, Sequence[Planned]],
     records: Records,
 ) -> None:
+    from fedoptima.reproduction.planned import distinct
+
     console = stdout()
     table = plain_table("figure", "paper", "kind", "shows", "runs", "done", left=4)
     for column in table.columns[:3]:
         column.no_wrap = True
     for name, figure in figures.items():
-        runs = {run.id for run in planned[name]}
+        runs = {run.id for run in distinct([planned[name]])}
         done = sum(run in records for run in runs)
         table.add_row(name, figure.place, figure.kind, figure.title, str(len(runs)), str(done))
     console.print(Padding(table, (0, 0, 0, 0), expand=False))
-    every = {run.id: run for runs in planned.values() for run in runs}
-    dry = sum(run.kind != "training" for run in every.values())
+    every = distinct(list(planned.values()))
+    dry = sum(run.kind != "training" for run in every)
     console.print(
         f"\n{len(every)} runs, because figures share some: {dry} dry, {len(every) - dry} training. "
         f"For example: fedoptima reproduce {next(iter(figures))} --quick"
