@@ -36,7 +36,7 @@ def trained(config: OptimizerConfig, steps: list[float], *, masked: bool) -> Ten
         loss = cross_entropy(cast(Tensor, learner.call(inputs * factor)), torch.arange(8) % 3)
         loss.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
-        assert bool(learner.learn() > 0) == (factor != 1)
+        assert bool(learner.learn_or_undo() > 0) == (factor != 1)
     learner.take_losses().check()
     return copy_of(learner.tensors())
 

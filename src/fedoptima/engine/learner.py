@@ -22,6 +22,7 @@ from fedoptima.engine.optimizer import (
 )
 from fedoptima.engine.optimizer_state import OptimizerState
 from fedoptima.engine.payloads import Tensors, copy_of
+from fedoptima.engine.undo import Undo
 from fedoptima.engine.weights import MemoryFor, Weights
 
 
@@ -75,7 +76,6 @@ class Learner:
         ours = code.build is None
         self._masked = ours and undoable and (on_gpu if masked is None else masked)
         self._fused = ours and (self._masked or on_gpu)
-        self._static = static
         self._optimizer = build_optimizer(
             settings, self._parameters, fused=self._fused, build=code.build
         )
@@ -99,14 +99,10 @@ class Learner:
         self._loss = torch.zeros((), device=compute)
         self._losses = 0
         self._undoable = undoable
-        # Above 0: this step is to be undone; because its loss is not finite.
-        self._undo = torch.zeros((), device=compute)
-        self._diverged = torch.zeros((), device=compute)
-        self._buffers = [t for t in self._tensors.values() if not isinstance(t, nn.Parameter)]
-        self._buffers_before: list[Tensor] = []
+        buffers = [t for t in self._tensors.values() if not isinstance(t, nn.Parameter)]
+        self._undo = Undo(buffers, compute, static=static)
         self._weights = Weights(self._tensors, static=static)
         if static:
-            self._buffers_before = [buffer.clone() for buffer in self._buffers]
             self._prepare_state()
             self._set_rate()
 
@@ -198,17 +194,12 @@ class Learner:
 
     def begin(self) -> None:
         """Before the forward passes of a step: keep what they change, in case it is undone."""
-        if not self._buffers_before:
-            self._buffers_before = [buffer.clone() for buffer in self._buffers]
-        elif self._buffers:
-            torch._foreach_copy_(self._buffers_before, self._buffers)
+        self._undo.begin()
 
     def note_loss(self, loss: Tensor) -> None:
         loss = loss.detach()
         if self._undoable:
-            finite = torch.isfinite(loss)
-            self._diverged.copy_(torch.maximum(self._diverged, (~finite).to(self._diverged.dtype)))
-            loss = torch.where(finite, loss, 0.0)
+            loss = self._undo.note_loss(loss)
         self._loss += loss
         self._losses += 1
 
@@ -218,33 +209,27 @@ class Learner:
 
     def leave_out(self, bad: Tensor) -> None:
         """Undo the step that has begun if ``bad`` is true."""
-        self._undo.copy_(torch.maximum(self._undo, bad.to(self._undo.dtype)))
+        self._undo.leave_out(bad)
 
     def gradients(self) -> list[Tensor]:
         return [p.grad for p in self._parameters if p.grad is not None]
 
-    def learn(self) -> Tensor:
-        """Take the optimiser's step with the gradients that are there.
+    def learn(self) -> None:
+        """Take the optimiser's step with the gradients that are there."""
+        self._step()
+
+    def learn_or_undo(self) -> Tensor:
+        """The same, of a step that can be undone.
 
         The result is above 0 if the loss or a gradient is not finite; then the step was undone.
         """
-        if not self._undoable:
-            self._step()
-            return self._diverged
-        norms = torch._foreach_norm(self.gradients())
-        infinite = ~torch.isfinite(torch.stack(norms).sum())
-        diverged = torch.maximum(self._diverged, infinite.to(self._diverged.dtype))
-        undo = torch.maximum(self._undo, diverged)
-        self._undo.zero_()
-        self._diverged.zero_()
+        undone, diverged = self._undo.judge(self.gradients())
         if self._masked:
-            self._mask_step(undo)
+            self._mask_step(undone)
             self._step()
-            for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
-                buffer.copy_(torch.where(undo > 0, before, buffer))
-        elif undo > 0:
-            for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
-                buffer.copy_(before)
+            self._undo.put_back(undone)
+        elif undone > 0:
+            self._undo.put_back()
         else:
             self._step()
         self.drop_gradients()
@@ -256,8 +241,8 @@ class Learner:
         self._optimizer.step()
         self.drop_gradients()
 
-    def _mask_step(self, undo: Tensor) -> None:
-        self._optimizer.found_inf = undo  # type: ignore[attr-defined]
+    def _mask_step(self, undone: Tensor) -> None:
+        self._optimizer.found_inf = undone  # type: ignore[attr-defined]
         if self._settings.name == "sgd" and self._settings.momentum and not self._optimizer.state:
             # A first step that is left out would leave torch's own momentum uninitialised.
             for parameter in self._parameters:
@@ -286,10 +271,7 @@ class Learner:
                 tensors[f"gradient.{index}"] = parameter.grad.detach().clone()
         tensors["loss"] = self._loss.clone()
         if self._undoable:  # between two parts of a mini-batch
-            tensors["undo"] = self._undo.clone()
-            tensors["diverged"] = self._diverged.clone()
-            before = enumerate(self._buffers_before)
-            tensors |= {f"before.{index}": tensor for index, tensor in before}
+            tensors |= self._undo.save()
         return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
 
     def set_aside(self) -> tuple[dict[str, object], Tensors]:
@@ -318,14 +300,7 @@ class Learner:
             parameter.grad = None if gradient is None else gradient.clone()
         self._loss.copy_(tensors["loss"])
         if self._undoable and "undo" in tensors:
-            self._undo.copy_(tensors["undo"])
-            self._diverged.copy_(tensors["diverged"])
-            before = [tensors.get(f"before.{index}") for index in range(len(self._buffers))]
-            kept = [tensor.clone() for tensor in before if tensor is not None]
-            if self._static and kept:
-                torch._foreach_copy_(self._buffers_before, kept)
-            else:
-                self._buffers_before = kept
+            self._undo.restore(tensors)
         self._losses = int(cast(int, state["losses"]))
 
     def _restore_optimizer(self, state: Mapping[str, object], tensors: Tensors) -> None:

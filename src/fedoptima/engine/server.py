@@ -204,7 +204,7 @@ class ServerEngine(ServerAdmission):
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
             self._robustness.limit(job.origin, learner, activation)
-            self._note(job.origin, learner.learn(), place)
+            self._note(job.origin, learner.learn_or_undo(), place)
         return self._cut.encode_gradients(gradients_of(activation)) if job.return_gradient else {}
 
     def _shared(self) -> Learner:
