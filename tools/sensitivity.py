@@ -31,7 +31,7 @@ from fedoptima.comparison.sensitivity import (
 )
 from fedoptima.config.load import load_recipe
 from fedoptima.config.schema import Recipe
-from fedoptima.methods.registry import METHODS
+from fedoptima.methods.registry import COMPARED, METHODS
 from fedoptima.reporting.heat_map import heat_map
 from tools.records import ROOT, Record, origin, save
 
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("recipes", nargs="+", type=Path)
     parser.add_argument("--scheduler", action="store_true", help="counter against FIFO instead")
     parser.add_argument("--corners", action="store_true", help="only the ends of every axis")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--methods", nargs="+", default=list(COMPARED), choices=list(METHODS))
     parser.add_argument("--epochs", type=float, default=EPOCHS, help="of --scheduler's runs")
     parser.add_argument("--jobs", type=int, help="cells at a time; as many as there are cores")
     parser.add_argument("--out", type=Path)

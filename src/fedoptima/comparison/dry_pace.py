@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedoptima.analysis.curve import CourseAccount
+from fedoptima.config.fleet import FleetConfig
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.stopping import StopRule
 from fedoptima.experiments.dry_setup import DryExperiment, prepare_dry
 from fedoptima.experiments.given import Given
+from fedoptima.experiments.other_fleet import other_fleet
 from fedoptima.experiments.setup import Experiment, prepare
 
 # Epochs that are left out, and that count, by what devices do. Whole rounds of the slowest are
@@ -36,6 +39,16 @@ class Conditions:
     latency_ms: float
     server_gflops: float
 
+    def of(self, fleet: FleetConfig) -> dict[str, Any]:
+        """The fleet under these conditions, as a recipe describes it."""
+        return other_fleet(
+            fleet,
+            scale=self.devices,
+            mbps=self.mbps,
+            latency_ms=self.latency_ms,
+            server_gflops=self.server_gflops,
+        )
+
 
 def seconds_per_sample(
     recipe: Recipe,
@@ -44,14 +57,17 @@ def seconds_per_sample(
     conditions: Conditions | None = None,
 ) -> float:
     """Of a sample that goes through the whole network, on the clock of a dry run."""
-    experiment = prepared(recipe, method, options or {}, conditions, StopRule(rounds=1))
+    return pace_of(prepared(recipe, method, options or {}, conditions, StopRule(rounds=1)))
+
+
+def pace_of(experiment: DryExperiment | Experiment) -> float:
+    """The same, of a run that is prepared; when it was to end does not matter."""
     local_loss = experiment.method.program.kind == "auxiliary"
     if experiment.method.aggregation().closes_round and not local_loss:
-        course = _course(experiment)
+        course = _course(_until(experiment, StopRule(rounds=1)))
         return course.seconds / course.device_samples
     left_out, measured = _EPOCHS[experiment.method.program.kind]
-    rule = StopRule(epochs=left_out + measured)
-    course = _course(prepared(recipe, method, options or {}, conditions, rule))
+    course = _course(_until(experiment, StopRule(epochs=left_out + measured)))
     first, last = course.points[left_out - 1], course.points[-1]
     side = "server_samples" if local_loss else "device_samples"
     samples: int = getattr(last, side) - getattr(first, side)
@@ -67,25 +83,18 @@ def prepared(
     conditions: Conditions | None,
     stop: StopRule,
 ) -> DryExperiment | Experiment:
-    """The recipe with another method, conditions and budget; an evaluation every epoch."""
+    """The recipe with another method, conditions and budget; an evaluation every epoch.
+
+    What FedOptima+ leaves open is planned for these conditions.
+    """
     if recipe.fleet is None:
         raise ConfigError("fleet: is missing; there is nothing to simulate")
-    scale = recipe.fleet.scale * (conditions.devices if conditions else 1.0)
     table = recipe.model_dump() | {"method": {"name": method, **options}}
     table["training"]["evaluate_every"] = 1.0
-    table["fleet"]["scale"] = scale
+    if conditions is not None:
+        table["fleet"] = conditions.of(recipe.fleet)
     changed = validate(Recipe, table, recipe.name).model_copy(update={"stop": stop})
-    experiment = prepare_dry(changed, Given()) or prepare(changed, Given(), dry=True)
-    if conditions is None:
-        return experiment
-    speed, latency = conditions.mbps * _MBPS, conditions.latency_ms / 1000
-    fleet = experiment.fleet
-    server = replace(fleet.server, flops_per_second=conditions.server_gflops * 1e9)
-    devices = {
-        name: replace(spec, up=speed, down=speed, latency=latency)
-        for name, spec in fleet.devices.items()
-    }
-    return replace(experiment, fleet=replace(fleet, server=server, devices=devices))
+    return prepare_dry(changed, Given()) or prepare(changed, Given(), dry=True)
 
 
 def cut_of(experiment: DryExperiment | Experiment) -> tuple[int, int]:
@@ -102,6 +111,10 @@ def conditions_of(recipe: Recipe) -> Conditions:
     link = next(iter(fleet.devices.values()))
     speed = fleet.server.flops_per_second / 1e9
     return Conditions(1.0, link.up / _MBPS, 1000 * link.latency, speed)
+
+
+def _until(experiment: DryExperiment | Experiment, stop: StopRule) -> DryExperiment | Experiment:
+    return replace(experiment, recipe=experiment.recipe.model_copy(update={"stop": stop}))
 
 
 def _course(experiment: DryExperiment | Experiment) -> CourseAccount:

@@ -1,4 +1,4 @@
-"""The parts of a grid where FedOptima is not first, in words: as few boxes as cover them."""
+"""The parts of a grid where the reference (FedOptima) is not first: as few boxes as cover them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from operator import and_
 
 from fedoptima.analysis.formatting import counted, percent
 from fedoptima.comparison.sensitivity import Grid, Sensitivity
-from fedoptima.comparison.spec import REFERENCE
 
 Span = tuple[int, int]  # from and to, places on an axis, both included
 
@@ -30,7 +29,8 @@ class Region:
     winner: str
     spans: tuple[Span, ...]  # one for each axis
     cells: int
-    behind: tuple[float, float]  # FedOptima's time over the winner's: least and most
+    reference: str
+    behind: tuple[float, float]  # the reference's time over the winner's: least and most
 
     def words(self, grid: Grid) -> str:
         places = [
@@ -41,17 +41,17 @@ class Region:
         times = f"{most:.2f}" if f"{least:.2f}" == f"{most:.2f}" else f"{least:.2f} to {most:.2f}"
         return (
             f"{self.winner} is first with {', '.join(places)} ({counted(self.cells, 'cell')}; "
-            f"{REFERENCE} takes {times} times as long)"
+            f"{self.reference} takes {times} times as long)"
         )
 
 
 def regions(found: Sensitivity) -> list[Region]:
-    """They may overlap; together they are exactly the cells where FedOptima is not first."""
+    """They may overlap; together they are exactly the cells where the reference is not first."""
     boxes = list(_boxes(found.grid))
     number = {cell: place for place, cell in enumerate(found.grid.cells())}
     named = []
     for winner in found.methods:
-        cells = {c for c in found.times if winner != REFERENCE and found.winner(c) == winner}
+        cells = {c for c in found.times if winner != found.reference and found.winner(c) == winner}
         own = sum(1 << number[cell] for cell in cells)
         inside = [(mask, spans) for mask, spans in boxes if mask & ~own == 0]
         uncovered = own
@@ -59,15 +59,17 @@ def regions(found: Sensitivity) -> list[Region]:
             mask, spans = max(inside, key=lambda box: (box[0] & uncovered).bit_count())
             uncovered &= ~mask
             behind = [1 / (found.lead(c) or 1.0) for c in cells if mask >> number[c] & 1]
-            named.append(Region(winner, spans, len(behind), (min(behind), max(behind))))
+            named.append(
+                Region(winner, spans, len(behind), found.reference, (min(behind), max(behind)))
+            )
     return sorted(named, key=lambda region: -region.cells)
 
 
 def summary(found: Sensitivity) -> list[str]:
-    """One sentence about the whole grid, then one for each region where FedOptima is not first."""
+    """A sentence about the whole grid, then one for each region where the reference is behind."""
     cells = len(found.times)
-    first = sum(found.winner(cell) == REFERENCE for cell in found.times)
-    text = f"{found.name}: {REFERENCE} is first in {first} of {counted(cells, 'cell')}"
+    first = sum(found.winner(cell) == found.reference for cell in found.times)
+    text = f"{found.name}: {found.reference} is first in {first} of {counted(cells, 'cell')}"
     where = regions(found)
     if not where:
         return [f"{text}: there is none in which another method is."]

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedoptima.comparison.dry_pace import Conditions, cut_of, prepared, seconds_per_sample
+from fedoptima.comparison.dry_pace import Conditions, cut_of, pace_of, prepared
 from fedoptima.comparison.spec import REFERENCE, cores
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
@@ -67,6 +67,7 @@ class Sensitivity:
     methods: tuple[str, ...]
     times: Mapping[Conditions, Times] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
+    reference: str = REFERENCE  # the method that the others are compared with
 
     @property
     def missing(self) -> list[Conditions]:
@@ -79,9 +80,9 @@ class Sensitivity:
         return min(self.methods, key=lambda m: known.get(m, float("inf")))
 
     def lead(self, cell: Conditions) -> float | None:
-        """The next best method's time over FedOptima's; below 1 FedOptima is not first."""
-        own = self.times[cell].get(REFERENCE)
-        others = [t for m, t in self.times[cell].items() if m != REFERENCE and t is not None]
+        """The next best method's time over the reference's; below 1 the reference is not first."""
+        own = self.times[cell].get(self.reference)
+        others = [t for m, t in self.times[cell].items() if m != self.reference and t is not None]
         return min(others) / own if own and others else None
 
     # ---- as a file ---------------------------------------------------------------------------
@@ -94,6 +95,7 @@ class Sensitivity:
             "origin": dict(self.origin),
             "axes": ["devices", "mbps", "latency_ms", "server_gflops"],
             "grid": [list(axis) for axis in self.grid.axes],
+            "reference": self.reference,
             "methods": list(self.methods),
         }
         cells = [
@@ -114,7 +116,8 @@ class Sensitivity:
             )
             seconds = (None if ms is None else ms / 1000 for ms in found)
             times[cell] = dict(zip(methods, seconds, strict=True))
-        return cls(plain["recipe"], grid, methods, times, plain["origin"])
+        reference = plain.get("reference", REFERENCE)
+        return cls(plain["recipe"], grid, methods, times, plain["origin"], reference)
 
 
 def _milliseconds(seconds: float | None) -> float | None:
@@ -139,7 +142,7 @@ def measure_cell(
             once = prepared(recipe, method, options, cell, StopRule(rounds=1))
             same = cuts.setdefault((method, others, cut_of(once)), label)
             found = times.get(label) or times.get(same)
-            times[label] = found or seconds_per_sample(recipe, method, options, cell)
+            times[label] = found or pace_of(once)
         except FedOptimaError:
             times[label] = None
     return times
@@ -159,6 +162,7 @@ def measure(
     origin: Mapping[str, Any] | None = None,
     jobs: int | None = None,
     news: Callable[[int, int], None] = lambda done, total: None,
+    reference: str = REFERENCE,
 ) -> Sensitivity:
     """All cells of the grid; those that are in the file are not measured again.
 
@@ -166,7 +170,7 @@ def measure(
     """
     found = _kept(recipe, grid, tuple(methods), file)
     times = dict(found.times)
-    found = Sensitivity(recipe.name, grid, tuple(methods), times, origin or found.origin)
+    found = Sensitivity(recipe.name, grid, tuple(methods), times, origin or found.origin, reference)
     missing, whole = found.missing, len(list(grid.cells()))
     done = whole - len(missing)
     jobs = jobs or cores()

@@ -8,7 +8,6 @@ from html import escape
 from fedoptima.comparison.dry_pace import Conditions
 from fedoptima.comparison.regions import number
 from fedoptima.comparison.sensitivity import Sensitivity
-from fedoptima.comparison.spec import REFERENCE
 from fedoptima.reporting.palette import METHODS
 
 _WIDTH, _HEIGHT = 38, 22  # of a cell
@@ -18,9 +17,9 @@ _OTHERS = ("#F0E442", "#7F3C8D", "#882255", "#117733")  # methods without a colo
 
 
 def heat_map(found: Sensitivity) -> str:
-    """Colour: the fastest method. Number: the next best time over FedOptima's, so that what is
-    below 1 says how far FedOptima is behind."""
-    grid = found.grid
+    """Colour: the fastest method. Number: the next best time over FedOptima's (the reference's), so
+    that what is below 1 says how far it is behind."""
+    grid, own = found.grid, found.reference
     columns, rows = len(grid.server_gflops), len(grid.mbps)
     wide, high = columns * _WIDTH + _GAP_X, rows * _HEIGHT + _GAP_Y
     width = _LEFT + len(grid.latency_ms) * wide
@@ -33,8 +32,8 @@ def heat_map(found: Sensitivity) -> str:
         _text(
             10,
             34,
-            f"The number is the best other method's time over {REFERENCE}'s: above 1, {REFERENCE} "
-            "is first. Across: server, GFLOP/s. Down: links, Mbps.",
+            f"The number is the best other method's time over {own}'s: above 1, {own} is first. "
+            "Across: server, GFLOP/s. Down: links, Mbps.",
         ),
         *_legend(found),
     ]

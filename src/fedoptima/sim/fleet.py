@@ -75,24 +75,24 @@ def build_fleet(config: FleetConfig | None, seed: int) -> Fleet:
         raise ConfigError(
             'fleet: is missing; describe what to simulate, for example fleet.preset = "testbed_a"'
         )
-    described = _with_preset(config)
-    if described.server is None:
+    whole = described(config)
+    if whole.server is None:
         raise ConfigError("fleet.server: is missing; give its speed, e.g. server.gflops = 150")
     devices: dict[NodeId, NodeSpec] = {}
-    for group in described.devices:
-        for name, spec in _members(group, described.scale):
+    for group in whole.devices:
+        for name, spec in _members(group, whole.scale):
             if name in devices or name == SERVER:
                 raise ConfigError(f"fleet.devices: two nodes are called {name!r}; rename a group")
             devices[name] = spec
     return Fleet(
-        _server(described.server),
+        _server(whole.server),
         devices,
-        tuple(_changes(described, devices)),
-        _churn(described, seed),
+        tuple(_changes(whole, devices)),
+        _churn(whole, seed),
     )
 
 
-def _with_preset(config: FleetConfig) -> FleetConfig:
+def described(config: FleetConfig) -> FleetConfig:
     """A part given together with a preset replaces that part of it; a scale multiplies its."""
     if config.preset is None:
         return config
@@ -116,8 +116,8 @@ def charges_memory(config: FleetConfig | None) -> bool:
     """Does a node of this fleet pay for the bytes that its work moves?"""
     if config is None:
         return False
-    described = _with_preset(config)
-    nodes = (described.server, *described.devices)
+    whole = described(config)
+    nodes = (whole.server, *whole.devices)
     return any(node is not None and node.memory_gb_s is not None for node in nodes)
 
 
