@@ -1,4 +1,4 @@
-"""docs/reproduction.md and README's table of results, from what is stored in results/paper.
+"""docs/reproduction.md and README's table of results, from what is stored in results.
 
     python -m tools.reproduction                        # are they current?
     python -m tools.reproduction --write                # make them so, with the pictures
@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedoptima.analysis.formatting import counted
 from fedoptima.reproduction.catalogue import read_catalogue
+from fedoptima.reproduction.ceilings import read_ceilings
 from fedoptima.reproduction.document import Reproduction, as_markdown, table_of
 from fedoptima.reproduction.figures import PICTURES, all_charts, write_pictures
 from fedoptima.reproduction.planned import Choice, queue
 from fedoptima.reproduction.records import Records
 from fedoptima.reproduction.verdicts import read_reasons
+from tools.fit_fleet.__main__ import stored as stored_fits
+from tools.fit_fleet.document import numbers
 
 ROOT = Path(__file__).parent.parent
+CEILINGS = ROOT / "results" / "centralised"
+WORDS = ROOT / "results" / "sensitivity" / "words.md"
 RESULTS = ROOT / "results" / "paper"
 DOCUMENT = ROOT / "docs" / "reproduction.md"
 README = ROOT / "README.md"
@@ -34,12 +40,46 @@ TABLE = re.compile(r"(<!-- table of results: .* -->\n).*?(<!-- end -->)", re.DOT
 def stored(folder: Path = RESULTS) -> Reproduction:
     catalogue = read_catalogue(ROOT / "recipes" / "paper")
     planned = queue(catalogue, catalogue.figures, Choice())
-    return Reproduction(catalogue, planned, Records(folder), read_reasons(folder))
+    ceilings = read_ceilings(CEILINGS)
+    return Reproduction(catalogue, planned, Records(folder), read_reasons(folder), ceilings)
 
 
 def document(reproduction: Reproduction) -> str:
-    made = f"<!-- made by `{RENEW}` from results/paper; do not edit -->\n\n"
-    return made + as_markdown(reproduction, "../results/paper/figures")
+    made = f"<!-- made by `{RENEW}` from results; do not edit -->\n\n"
+    more = [*_sensitivity(), *_fitted()]
+    return made + as_markdown(reproduction, "../results/paper/figures", more)
+
+
+def _sensitivity() -> Iterator[str]:
+    """As `python -m tools.sensitivity` has written it."""
+    _, _, said, *lines = WORDS.read_text(encoding="utf-8").splitlines()
+    yield "## Where FedOptima is first, and where it is not"
+    yield ""
+    yield (
+        f"{said} Dry runs over devices x 1 to 1/12, links of 25 to 400 Mbps, latencies of 0 to "
+        "100 ms and six servers. Samples a second are not time to accuracy: what is learned from "
+        "a sample differs between methods."
+    )
+    for line in lines:
+        heading = re.sub("^## ", "### ", line)
+        yield re.sub(r"^(!\[.*\]\()", r"\1../results/sensitivity/", heading)
+
+
+def _fitted() -> Iterator[str]:
+    yield "## The fitted fleets: what is left unexplained"
+    yield ""
+    yield (
+        "Two factors for each testbed, on the speeds of the devices and of the server, are fitted "
+        "to these numbers: [calibration](calibration.md) says how, and has the numbers that are "
+        "only checked."
+    )
+    yield ""
+    for testbed, record in stored_fits().items():
+        yield f"### {testbed}"
+        yield ""
+        fitted = [each for each in record["numbers"] if each["use"] == "fitted"]
+        yield from numbers({**record, "numbers": fitted})
+        yield ""
 
 
 def readme(reproduction: Reproduction, text: str) -> str:

@@ -21,7 +21,7 @@ def renewed(text: str, stored: Mapping[str, Record]) -> str:
     for testbed, record in stored.items():
         for name, table in (
             ("parameters", _parameters(record)),
-            ("numbers", _numbers(record)),
+            ("numbers", numbers(record)),
             ("speeds", _speeds(testbed, record)),
         ):
             begin = _BEGIN.format(f"{testbed}, {name}")
@@ -47,7 +47,7 @@ def _parameters(record: Record) -> Iterator[str]:
     )
 
 
-def _numbers(record: Record) -> Iterator[str]:
+def numbers(record: Record) -> Iterator[str]:
     yield "| the paper's number | paper | guessed | fitted | off by | use |"
     yield "|---|---:|---:|---:|---:|---|"
     for each in record["numbers"]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, stdev
 
 from fedoptima.analysis.formatting import brief, counted
 from fedoptima.paper_numbers import OTHERS, Measure, PaperNumber
 from fedoptima.reproduction.catalogue import Catalogue, Figure
+from fedoptima.reproduction.ceilings import Ceiling
 from fedoptima.reproduction.figures import PICTURES, title_of
 from fedoptima.reproduction.measures import MEASURES
 from fedoptima.reproduction.ours import FEDOPTIMA, WORKLOADS, Results, target_of
@@ -56,6 +57,7 @@ class Reproduction:
     queue: Mapping[str, Sequence[Planned]]
     records: Records
     reasons: Mapping[str, Reason]
+    ceilings: Mapping[str, Ceiling] = field(default_factory=dict)  # by workload
 
     @property
     def figures(self) -> Mapping[str, Figure]:
@@ -79,12 +81,15 @@ class Reproduction:
         return f"fedoptima reproduce {name}{where}"
 
 
-def as_markdown(reproduction: Reproduction, pictures: str = PICTURES) -> str:
-    """``pictures``: the folder of the figures, from where the document is."""
-    return "\n".join(_lines(reproduction, pictures)) + "\n"
+def as_markdown(
+    reproduction: Reproduction, pictures: str = PICTURES, more: Iterable[str] = ()
+) -> str:
+    """``pictures``: the folder of the figures, from where the document is. ``more``: further lines
+    between the tables and the figures."""
+    return "\n".join(_lines(reproduction, pictures, more)) + "\n"
 
 
-def _lines(it: Reproduction, pictures: str) -> Iterator[str]:
+def _lines(it: Reproduction, pictures: str, more: Iterable[str]) -> Iterator[str]:
     found = [row for row in rows(it.results, it.reasons) if row.figure in it.figures]
     yield "# The paper's figures, reproduced"
     yield ""
@@ -102,6 +107,7 @@ def _lines(it: Reproduction, pictures: str) -> Iterator[str]:
         yield f"| {' | '.join(_cells(it, row))} |"
     yield ""
     yield from _tables(it)
+    yield from more
     yield "## Figures"
     yield ""
     yield "As one page to zoom: `fedoptima reproduce --draw --merge results/paper`."
@@ -144,37 +150,55 @@ def _why(it: Reproduction, row: Row) -> str:
 
 def _tables(it: Reproduction) -> Iterator[str]:
     for workload in WORKLOADS:
-        table = table_of(it, workload)
-        if table:
+        table, ceiling = table_of(it, workload), it.ceilings.get(workload)
+        if table or ceiling:
             yield f"## {it.catalogue.workloads[workload].title}"
             yield ""
+        if table:
             yield from table
             yield ""
+        if ceiling:
+            planned = it.queue.get(_accuracy_of(workload), ())
+            own = (run.recipe.stop.epochs or 0.0 for run in planned if run.workload == workload)
+            fewer = "; fewer epochs than the methods have, so it may be too low"
+            yield f"{ceiling.words}{fewer if ceiling.epochs < max(own, default=0.0) else ''}."
+            yield ""
+
+
+def _accuracy_of(workload: str) -> str:
+    return f"accuracy-{workload.partition('_')[2]}"
 
 
 def table_of(it: Reproduction, workload: str) -> list[str]:
     """All methods on one workload; empty if nothing was trained on it."""
-    task = workload.partition("_")[2]
-    cases = it.results.of(f"accuracy-{task}", workload)
+    cases = it.results.of(_accuracy_of(workload), workload)
     own = next((list(s.values()) for case, s in cases.items() if case.method == FEDOPTIMA), [])
     if not own:
         return []
     target = target_of(own)
-    head = ["method", "seeds", "best accuracy, %", f"time to {100 * target:.1f} %, h"]
+    ceiling = it.ceilings.get(workload)
+    head = ["method", "seeds", "best accuracy, %"]
+    head += ["% of the ceiling"] if ceiling else []
+    head += [f"time to {100 * target:.1f} %, h"]
     head += ["idle server, s/epoch", "idle device, s/epoch", "MB/epoch", "server memory, MiB"]
     lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     for case, seeds in cases.items():
-        lines.append(f"| {' | '.join(_method(case.label, list(seeds.values()), target))} |")
+        cells = _method(case.label, list(seeds.values()), target, ceiling)
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def _method(label: str, records: Sequence[Record], target: float) -> list[str]:
+def _method(
+    label: str, records: Sequence[Record], target: float, ceiling: Ceiling | None
+) -> list[str]:
     times = [record.run.time_to(target) for record in records]
     reached = [time / 3600 for time in times if time is not None]
     some = "" if len(reached) == len(times) else f" ({len(reached)} of {len(times)})"
     time = f"{_spread(reached, 2)}{some}" if reached else "never"
     accuracy = [100 * (record.figures["best_accuracy"] or 0.0) for record in records]
-    cells = [label, str(len(records)), _spread(accuracy, 1), time]
+    cells = [label, str(len(records)), _spread(accuracy, 1)]
+    cells += [f"{fmean(accuracy) / ceiling.accuracy:.1f}"] if ceiling else []
+    cells.append(time)
     for name in ("server_idle", "device_idle", "traffic", "memory"):
         found = [v for record in records if (v := MEASURES[name].of(record)) is not None]
         cells.append(brief(fmean(found)) if found else "-")
