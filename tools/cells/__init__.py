@@ -1,0 +1,1 @@
+"""FedOptima+ against the two strongest baselines, trained on a few other fleets."""
