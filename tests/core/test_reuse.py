@@ -106,6 +106,22 @@ def test_what_a_device_sent_is_forgotten_when_a_message_of_it_is_rejected() -> N
     assert {job.origin for job in again[1:] if isinstance(job, ReusedStep)} == {B}
 
 
+def test_what_is_being_trained_on_when_its_device_is_rejected_is_not_kept() -> None:
+    bench = running_server(rows.reuse(), "a", "b", drop_diverged=True)
+    for name in ("a", "b"):
+        bench.says(name, ActivationBatch(0, payload(f"{name}/0/1")))
+    assert isinstance(bench.job, ServerStep)
+    assert bench.job.origin == A
+    with pytest.raises(ProtocolViolation, match="NaN"):
+        bench.tell(Rejected(A, 1, "NaN", diverged=True))
+    bench.leaves("a")  # the driver drops it
+    again = []
+    while bench.job is not None:
+        again.append(bench.job)
+        bench.done()
+    assert {job.origin for job in again if isinstance(job, ReusedStep)} == {B}
+
+
 def test_without_reuse_nothing_is_kept() -> None:
     reuse = NoReuse()
     reuse.keep(step(1), 0, here=True)

@@ -64,15 +64,16 @@ def test_these_runs_know_every_event_and_every_effect() -> None:
             for record in eventful(method, **{what: True}).records:
                 seen |= {type(record.event), *map(type, record.effects)}
     # A simulated server has one process from beginning to end, and engines without tensors have no
-    # step that must be undone. Nobody extends or ends these runs.
-    never = {events.Restarted, events.Extended, events.Ended, effects.Drop}
+    # step that must be undone or that fails late. Nobody extends or ends these runs.
+    never = {events.Restarted, events.Extended, events.Ended, events.FailedLate, effects.Drop}
     assert seen >= {*get_args(events.Event), *get_args(effects.Effect)} - never
 
 
-def test_a_servers_restart_and_a_dropped_device_come_back_as_equal_records() -> None:
+def test_what_these_runs_do_not_have_comes_back_as_equal_records_too() -> None:
     dropped = effects.Drop(NodeId("a"), 3, "its batch made the loss infinite")
-    record = Record(2.5, SERVER, events.Restarted(), [dropped])
-    assert Record.from_line(record.to_line()) == record
+    for event in (events.Restarted(), events.FailedLate("not finite", diverged=True)):
+        record = Record(2.5, SERVER, event, [dropped])
+        assert Record.from_line(record.to_line()) == record
 
 
 def test_tensors_are_never_in_a_trace() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.core.errors import ConfigError, TrainingDiverged
-from fedoptima.core.events import JobDone, JobFailed
+from fedoptima.core.events import FailedLate, JobDone, JobFailed
 from fedoptima.core.jobs import ExportModel, FullStep, Job, LoadModel, Merge, Part, PlanRun
 from fedoptima.core.machine import Outcome
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
@@ -63,6 +63,24 @@ def test_robust_merging_gives_the_same_effects_and_the_same_weights(
     fleet = {"server": FLEET["server"], "devices": devices, "churn": CHURN}
     recorded(tmp_path / "run", method={"name": method, "robust": "refuse"}, fleet=fleet)
     found = replay(tmp_path / "run", weights=True, **GIVEN)  # type: ignore[arg-type]
+    assert found.identical, found
+
+
+@pytest.mark.parametrize("method", ["fl", "fedasync"])
+def test_a_run_that_a_device_leaves_whose_own_loss_is_not_a_number_is_replayed(
+    method: str, tmp_path: Path
+) -> None:
+    images, labels = data()
+    images[7] = 3e38  # one sample of one device
+    recorded(tmp_path / "run", method=method, train=(images, labels))
+    (error,) = (
+        record.event.error
+        for record in read_trace(tmp_path / "run" / "trace.jsonl.gz")
+        if isinstance(record.event, FailedLate)
+    )
+    assert "loss" in error
+    given = {**GIVEN, "train": (images, labels)}
+    found = replay(tmp_path / "run", weights=True, **given)  # type: ignore[arg-type]
     assert found.identical, found
 
 

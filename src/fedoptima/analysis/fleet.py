@@ -17,6 +17,7 @@ from fedoptima.core.events import (
     DiskFailing,
     DiskWorks,
     Evaluated,
+    FailedLate,
     Gap,
     JobDone,
     JobFailed,
@@ -166,7 +167,7 @@ class FleetAccount:
 
     def _device(self, facts: DeviceFacts, record: Record) -> None:
         facts.heard = max(facts.heard, record.at)
-        if isinstance(record.event, JobFailed):
+        if isinstance(record.event, JobFailed | FailedLate):
             facts.become(DeviceState.FAILED, record.at)
             facts.error = cut(record.event.error)
         for effect in record.effects:

@@ -19,6 +19,7 @@ from fedoptima.core.events import (
     Connected,
     Disconnected,
     Event,
+    FailedLate,
     JobDone,
     JobFailed,
     Received,
@@ -101,7 +102,7 @@ class DeviceCore:
         )
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        if self.stopped:
+        if self.stopped and not isinstance(event, FailedLate):
             return []
         match event:  # the most frequent first
             case JobDone():
@@ -116,7 +117,7 @@ class DeviceCore:
                 if session == self._session:
                     raise ProtocolViolation(error)
                 return []
-            case JobFailed(_, _, error, diverged):
+            case JobFailed(error=error, diverged=diverged) | FailedLate(error, diverged):
                 return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]
             case _:  # the server's own
                 raise InvariantBroken(f"a device cannot handle {event}")

@@ -66,6 +66,15 @@ class JobFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedLate:
+    """What this device has done and sent turns out to have failed. Only in a simulation, which does
+    not wait for values: over the network it would have been a `JobFailed`."""
+
+    error: str
+    diverged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     index: int
     metrics: Metrics  # empty when there was nothing to evaluate (dry)
@@ -135,6 +144,7 @@ Event = (
     | Rejected
     | JobDone
     | JobFailed
+    | FailedLate
     | Evaluated
     | EvaluationFailed
     | TimerFired

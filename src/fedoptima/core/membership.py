@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from fedoptima.core.effects import Effect, Note, NoteKind, Send
 from fedoptima.core.errors import InvariantBroken
@@ -31,12 +32,16 @@ class Roster:
     was lost in transit, but cannot hand it in twice.
     """
 
+    # Here, because checkpoints of earlier versions do not have it.
+    _distrusted: Mapping[NodeId, int] = MappingProxyType({})
+
     def __init__(self) -> None:
         self.sessions: dict[NodeId, int] = {}  # connected, joined or not
         self.members: dict[NodeId, Member] = {}
         self.shares = Shares()
         self._known: dict[NodeId, None] = {}  # ever joined
         self._settled: dict[NodeId, PayloadId] = {}
+        self._distrusted = {}  # the last session whose data must not be used again
 
     def add(self, device: NodeId, join: Join) -> Member:
         member = self.members[device] = Member(self.sessions[device], join)
@@ -72,6 +77,13 @@ class Roster:
 
     def is_current(self, device: NodeId, session: int) -> bool:
         return self.sessions.get(device) == session
+
+    def distrust(self, device: NodeId) -> None:
+        if device in self.sessions:
+            self._distrusted = {**self._distrusted, device: self.sessions[device]}
+
+    def distrusts(self, device: NodeId, session: int) -> bool:
+        return self._distrusted.get(device, -1) >= session
 
     def send(self, device: NodeId, message: ToDevice) -> Send:
         return Send(device, self.sessions[device], message)

@@ -156,6 +156,7 @@ class ServerCore:
                 return self._extend(rule)
             case Ended(reason):
                 return self.progress.end(reason)
+        raise InvariantBroken(f"a server cannot handle {event}")
 
     # ---- devices -----------------------------------------------------------------------------
 
@@ -196,7 +197,7 @@ class ServerCore:
 
     def _rejected(self, device: NodeId, error: str, diverged: bool) -> list[Effect]:
         if not self._ends_the_run(diverged):
-            self.training.reuse.forget(device)  # nothing else changes before it is dropped
+            self.training.distrust(device)  # nothing else changes before it is dropped
             raise ProtocolViolation(error)
         note = Note(NoteKind.PEER_DROPPED, device, error)
         return [note, *self._finish(f"{device}: {error}", failed=True)]
@@ -210,8 +211,7 @@ class ServerCore:
         self._failing[device] = None
         if self._ends_the_run(event.diverged) or len(self._failing) >= self._roster.known:
             return self._finish(f"{device}: {event.error}", failed=True)
-        begun = self.training.job_failed(event, self._now)
-        return [*self._drop(device, event.error), *begun]
+        return [*self._drop(device, event.error), *self.training.job_failed(event, self._now)]
 
     def _drop_faulty(self, event: JobDone) -> list[Effect]:
         """Devices whose batches or updates would have made the model infinite."""

@@ -87,8 +87,7 @@ class Training:
     def admit(self, device: NodeId, member: Member, now: float) -> list[Effect]:
         samples = member.join.samples
         # A device with less than a mini-batch cannot cut it into more parts than it has samples.
-        parts = min(self._program.micro_batches, samples)
-        program = replace(self._program, micro_batches=parts)
+        program = replace(self._program, micro_batches=min(self._program.micro_batches, samples))
         self._mean_share = self._mean_share or self.roster.shares.mean
         mean = samples if self.aggregation.closes_round else self._mean_share
         iterations = self._settings.iterations_for(samples, mean)
@@ -114,8 +113,7 @@ class Training:
         if unsettled or (join.training and join.pending is None):  # else it lacks the answer
             member.owes_update, member.awaits_model = True, False
             self.models.age.back_with_work(device)
-            current = join.version == self.models.version
-            self.aggregation.returned(device, now, current=current)
+            self.aggregation.returned(device, now, current=join.version == self.models.version)
             return [self.roster.send(device, HandIn())] if unsettled else []
         member.owes_update, member.awaits_model = False, True
         if self.aggregation.enters(device, now):
@@ -130,8 +128,7 @@ class Training:
         self.models.left(device, keep_copy=kept)
         self._reconsider_due |= not awaited  # a barrier that waited only for this device opens
         self.reuse.left(device)
-        dropped = self.scheduler.leave(device)
-        turned_on = self.roster.turn_on(self.flow.left(device, dropped, now))
+        turned_on = self.roster.turn_on(self.flow.left(device, self.scheduler.leave(device), now))
         if not kept:
             return turned_on
         if member.update is not None:
@@ -188,7 +185,9 @@ class Training:
                 else:
                     effects += self.roster.turn_on(self.flow.consumed(device, now))
                     effects.append(self.slot.run(self._server_step(device, item, now)))
-            elif (again := self._reused_step(now)) is not None:
+            elif (
+                again := self.reuse.next(self.models.version, self.progress.share(now))
+            ) is not None:
                 effects.append(self.slot.run(again))
             else:
                 break
@@ -201,18 +200,14 @@ class Training:
             *(batch.part, batch.parts),
         )
 
-    def _reused_step(self, now: float) -> ReusedStep | None:
-        return self.reuse.next(self.models.version, self.progress.share(now))
-
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
         if (member := self.roster.members.get(device)) is not None:
             member.update = None
         samples, version = self.roster.shares.counted(device), self.models.version
-        age = self.models.age
         offer = Offer(
             *(device, update, samples, version, now, self._share(device)),
-            age=age.behind(device, update.version, version),
-            missed=age.missed(device),
+            age=self.models.age.behind(device, update.version, version),
+            missed=self.models.age.missed(device),
         )
         decision = self.aggregation.offer(offer)
         effects: list[Effect] = []
@@ -261,7 +256,8 @@ class Training:
             case ServerStep() as step:
                 self.progress.weights_changed = True
                 here = self.roster.is_current(step.origin, step.session)
-                if not isinstance(step, ReusedStep):
+                distrusted = self.roster.distrusts(step.origin, step.session)
+                if not (distrusted or isinstance(step, ReusedStep)):
                     self.reuse.keep(step, self.models.version, here=here)
                 if not (step.return_gradient and here):
                     return []
@@ -284,15 +280,19 @@ class Training:
         self.slot.done(event.ticket)
         self.models.merging((), 1.0)
         if isinstance(event.job, ServerStep):
-            self.reuse.forget(event.job.origin)
+            self.distrust(event.job.origin)
         return self._begin_round(now) if isinstance(event.job, Merge) else []
+
+    def distrust(self, device: NodeId) -> None:
+        self.reuse.forget(device)  # and what is being trained on is not kept
+        self.roster.distrust(device)
 
     def _merged(self, merge: Merge, event: JobDone, now: float) -> list[Effect]:
         notes: list[Effect] = []
         if isinstance(merge, RobustMerge):
             notes = book(merge, event.text, self.roster, self.progress)
         for number in faults(event.text):
-            self.reuse.forget(merge.parts[number].device)
+            self.distrust(merge.parts[number].device)
         merged = len(merged_parts(event))
         waiting = self.models.merged(event.result, changed=merged > 0)
         self.models.close_copies((part.device for part in merge.parts), self.roster)

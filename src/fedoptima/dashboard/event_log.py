@@ -16,6 +16,7 @@ from fedoptima.core.events import (
     DiskFailing,
     DiskWorks,
     EvaluationFailed,
+    FailedLate,
     Gap,
     JobFailed,
 )
@@ -71,7 +72,7 @@ class EventLog:
     def _entries_of(self, record: Record) -> Iterator[LogEntry]:
         at, node = record.at, record.node
         match record.event:
-            case JobFailed(error=error):
+            case JobFailed(error=error) | FailedLate(error=error):
                 yield _entry(at, node, "failed", error, True)
             case EvaluationFailed(error=error):
                 yield _entry(at, node, "evaluation failed", error, True)

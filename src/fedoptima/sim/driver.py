@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
-from fedoptima.core.errors import InvariantBroken, ProtocolViolation, Stalled, TrainingDiverged
+from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import (
     Connected,
     Disconnected,
     Evaluated,
     EvaluationFailed,
     Event,
+    FailedLate,
     Received,
     Rejected,
     TimerFired,
@@ -32,7 +33,7 @@ from fedoptima.sim.costs import CostModel
 from fedoptima.sim.executor import Executor
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
-from fedoptima.sim.stall import who_is_left
+from fedoptima.sim.stall import stalled
 from fedoptima.sim.state import (
     ChurnDue,
     DropDue,
@@ -108,10 +109,7 @@ class Simulation:
         while self.outcome is None:
             item = self.state.kernel.pop()
             if item is None:
-                raise Stalled(
-                    "nothing can happen any more, but the run is not over: "
-                    + who_is_left(self.devices)
-                )
+                raise stalled(self.devices)
             self._dispatch(item)
             if pause():
                 break
@@ -126,15 +124,11 @@ class Simulation:
             case JobDue():
                 self._finish_job(item)
             case EnvelopeSent():
-                arrived = delivery.sent(self.state, item)
-                if arrived is not None:
-                    self._deliver(arrived)
+                self._deliver(delivery.sent(self.state, item))
             case EnvelopeArrives():
                 self._deliver(item)
             case EnvelopePassed():
-                arrived = delivery.passed(self.state, item)
-                if arrived is not None:
-                    self._deliver(arrived)
+                self._deliver(delivery.passed(self.state, item))
             case TimerDue(key, number):
                 if self.server.timers.get(key) == number:
                     del self.server.timers[key]
@@ -250,25 +244,31 @@ class Simulation:
             return
         self._tell(node, outcome.event(ticket, job))
 
-    def _deliver(self, arrived: EnvelopeArrives) -> None:
-        name, envelope = arrived.device, arrived.envelope
-        if not delivery.is_open(self.state, name, envelope):
+    def _deliver(self, arrived: EnvelopeArrives | None) -> None:
+        if arrived is None or not delivery.is_open(self.state, arrived.device, arrived.envelope):
             return
+        name, envelope = arrived.device, arrived.envelope
         if arrived.upward:
             event = self.admission.judge(arrived)
+            last = event.message if isinstance(event, Received) else None
+            if isinstance(last, Failed) and last is not envelope.message:
+                self._fail_late(name, last)
             self._tell(SERVER, event)
-            if isinstance(event, Received) and isinstance(event.message, Failed):
-                self._disconnect(name)  # that was its last message
-                if event.message is not envelope.message:  # it was put into the device's mouth
-                    self._end_process(name, event.message.error)
+            if isinstance(last, Failed):
+                self._disconnect(name)
         elif not self.devices[name].hung:
             self._tell(name, self.admission.judge(arrived))
+
+    def _fail_late(self, name: NodeId, failed: Failed) -> None:
+        """The device says ``failed`` in place of what has arrived from it, and ends."""
+        event = FailedLate(failed.error, failed.diverged)
+        self._record(name, event, self.devices[name].machine.handle(event, self.now))
+        self._end_process(name, failed.error)
 
     # ---- the fleet changes -------------------------------------------------------------------
 
     def apply(self, change: Change) -> None:
-        name = change.device
-        device = self.devices[name]
+        name, device = change.device, self.devices[change.device]
         match change.kind:
             case "leave":
                 self._end_process(name)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedoptima.core.errors import Stalled
 from fedoptima.core.types import NodeId
 from fedoptima.sim.state import SimDevice
 
 
-def who_is_left(devices: Mapping[NodeId, SimDevice]) -> str:
+def stalled(devices: Mapping[NodeId, SimDevice]) -> Stalled:
+    return Stalled(f"nothing can happen any more, but the run is not over: {_who_is_left(devices)}")
+
+
+def _who_is_left(devices: Mapping[NodeId, SimDevice]) -> str:
     away = sorted(name for name, device in devices.items() if not device.connected)
     by_reason: dict[str, list[str]] = {}
     for name, device in devices.items():

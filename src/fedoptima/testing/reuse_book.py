@@ -31,6 +31,7 @@ class ReuseBook:
         self._rule = policy.rule if type(policy) is LeastUsed else None
         self._batches: dict[PayloadId, _Batch] = {}
         self._number = 0
+        self._distrusted: Mapping[NodeId, int] = {}  # the last session that is
 
     def copy(self) -> ReuseBook:
         other = object.__new__(ReuseBook)
@@ -41,17 +42,19 @@ class ReuseBook:
     def see(self, event: Event, version: int, sessions: Mapping[NodeId, int]) -> None:
         match event:
             case JobDone(job=ServerStep() as step) if not isinstance(step, ReusedStep):
+                if step.session <= self._distrusted.get(step.origin, -1):
+                    return
                 self._number += 1
                 here = sessions.get(step.origin) == step.session
                 if self._rule is None or here or self._rule.on_leave == "keep":
                     self._batches[step.data.id] = _Batch(step.origin, self._number, version)
             case JobDone(job=Merge(parts=parts), text=text):
                 for number in faults(text):
-                    self._forget(parts[number].device)
+                    self._distrust(parts[number].device, sessions)
             case JobFailed(job=ServerStep(origin=device)):
-                self._forget(device)
+                self._distrust(device, sessions)
             case Rejected(sender, session) if sessions.get(sender) == session:
-                self._forget(sender)
+                self._distrust(sender, sessions)
 
     def used_again(self, step: ReusedStep, version: int, waiting: int) -> None:
         """``waiting``: fresh batches and updates that the server could work on instead."""
@@ -72,6 +75,11 @@ class ReuseBook:
     def left(self, device: NodeId) -> None:
         if self._rule is not None and self._rule.on_leave == "forget":
             self._forget(device)
+
+    def _distrust(self, device: NodeId, sessions: Mapping[NodeId, int]) -> None:
+        self._forget(device)
+        if device in sessions:
+            self._distrusted = {**self._distrusted, device: sessions[device]}
 
     def _forget(self, device: NodeId) -> None:
         self._batches = {key: b for key, b in self._batches.items() if b.device != device}

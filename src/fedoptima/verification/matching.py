@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fedoptima.core.effects import Halt, Run, Send
-from fedoptima.core.events import Connected, Disconnected, Gap, JobDone, JobFailed, Received
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    FailedLate,
+    Gap,
+    JobDone,
+    JobFailed,
+    Received,
+)
 from fedoptima.core.messages import Join, Message, is_bulk
 from fedoptima.core.types import SERVER, NodeId, PayloadId, payload_id
 from fedoptima.trace.record import Record
@@ -144,6 +152,8 @@ class MailMatching:
                 upward = effect.to == SERVER
                 device = node if upward else effect.to
                 lane = self._lane(device, effect.session, upward, effect.message)
+                if isinstance(event, FailedLate):  # in place of what is still on its way
+                    lane.sent.clear()
                 lane.sent.append(effect.message)
                 difference = difference or _settle(lane)
         return difference
