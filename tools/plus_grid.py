@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedoptima.comparison.regions import summary
+from fedoptima.comparison.regions import number, summary
 from fedoptima.comparison.sensitivity import Grid, Sensitivity, be_quiet, measure
 from fedoptima.config.load import load_recipe
 from fedoptima.methods.fedoptima_plus import NAME as PLUS
@@ -51,6 +51,19 @@ def share_first(found: Sensitivity) -> float:
     return sum(found.winner(cell) == PLUS for cell in found.times) / len(found.times)
 
 
+def shared(found: Sensitivity) -> list[str]:
+    """Cells where another method is as fast, in the digits that are stored."""
+    told = []
+    for cell in found.times:
+        if found.winner(cell) == PLUS and found.lead(cell) == 1.0:
+            own = found.times[cell][PLUS]
+            equal = [m for m, t in found.times[cell].items() if m != PLUS and t == own]
+            place = f"devices x {number(cell.devices)}, {cell.mbps:g} Mbps"
+            place += f", {cell.latency_ms:g} ms, {cell.server_gflops:g} GFLOP/s"
+            told.append(f"{place}: {', '.join(equal)}")
+    return told
+
+
 def words(folder: Path) -> str:
     """Of all grids in the folder."""
     text = [
@@ -70,6 +83,9 @@ def words(folder: Path) -> str:
             f"{middle:.2f} times in the middle."
         ]
         text += ["", *(f"- {sentence}" for sentence in where)]
+        if equal := shared(found):
+            text += ["", f"In {len(equal)} of the cells it is first together with another:", ""]
+            text += [f"- {place}" for place in equal]
         text += ["", ", ".join(f"{key}: {value}" for key, value in found.origin.items())]
     return "\n".join([*text, ""])
 
@@ -88,10 +104,11 @@ def main(arguments: Sequence[str] | None = None, grid: Grid | None = None) -> in
                 print(f"{name}: {done} of {total}, {time.monotonic() - since:.0f} s", flush=True)
 
         file = given.out / f"{path.stem}.json"
-        found = measure(
+        measure(
             recipe, grid or grid_of(recipe, corners=given.corners), methods(given.methods),
             file=file, origin=about, jobs=given.jobs, news=news, reference=PLUS,
         )  # fmt: skip
+        found = Sensitivity.from_json(file.read_text(encoding="utf-8"))  # in the digits that count
         file.with_suffix(".svg").write_text(heat_map(found), encoding="utf-8")
         print(f"{recipe.name}: {PLUS} is first in {share_first(found):.1%} of the cells")
         enough &= share_first(found) >= LEAST

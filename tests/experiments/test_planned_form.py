@@ -54,6 +54,16 @@ def test_a_server_that_is_idle_reuses_activations_and_a_busy_one_does_not() -> N
     busy = planned(recipe(50.0, 10_000.0, server=2.0, split={"at": 1}))
     assert idle.reuse == {"batches": 64, "uses": 4}
     assert busy.reuse is False
+    assert busy.chosen.form.auxiliary == "default"
+    assert busy.chosen.form.train_every == 1  # less training would bring nothing
+
+
+def test_a_slow_server_gets_a_late_cut_that_pays_only_where_devices_train_less() -> None:
+    found = planned(recipe(6.0, 400.0, server=5.0))
+    assert found.chosen.form.split == 3
+    assert found.chosen.form.train_every == 4
+    alone = [one for one in found.tried if one.form.split == 3 and one.form.train_every == 1]
+    assert max(one.useful for one in alone) < 0.7 * found.chosen.useful
 
 
 def test_what_the_recipe_gives_is_kept() -> None:

@@ -46,4 +46,9 @@ def test_exceptions_are_named(tmp_path: Path) -> None:
     assert "- fl is first with devices of any speed, links of 50 Mbps" in text
     assert "fedoptima_plus takes 1.50 times as long" in text
     assert share_first(found) == 0.5
+    equal = {"fedoptima_plus": 2.0, "fl": 2.0}
+    (tmp_path / "some.json").write_text(replace(found, times={first: equal}).to_json())
+    text = words(tmp_path)
+    assert "In 1 of the cells it is first together with another" in text
+    assert "- devices x 1, 25 Mbps, 0 ms, 150 GFLOP/s: fl" in text
     assert replace(found, times={first: times[first]}).winner(first) == "fedoptima_plus"

@@ -1,16 +1,18 @@
 """FedOptima+: the form of FedOptima that suits a fleet and a model, chosen by short dry runs.
 
-The planner starts from the paper's form and changes one thing at a time: the cut with the codec of
-the activations, the auxiliary network, how many batches devices train on. It keeps the change that
-brings most fresh samples through the whole network each second, as long as one brings clearly more,
-and devices train on a stated least share of their batches. A server that is still idle then reuses
-activations (docs/decisions/0039). What the recipe gives is kept as it is.
+The planner starts from the paper's form and changes one thing at a time: the cut, the codec of the
+activations, the auxiliary network, how many batches devices train on; with the cut also the others.
+It keeps the change that brings most fresh samples through the whole network each second, as long as
+one brings clearly more, and devices train on a stated least share of their batches. What the search
+gave up on the way and need not is taken back: devices train on as many batches as cost nothing. A
+server that is still idle then reuses activations (docs/decisions/0039). What the recipe gives is
+kept as it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast, get_args
 
@@ -29,10 +31,14 @@ from fedoptima.sim.fleet import Fleet
 R = TypeVar("R", bound=Simulated)
 Build = Callable[[Recipe], Simulated]  # a run that is not started, for a dry simulation
 
-AUXILIARIES = ("default", "light")  # a bare classifier is cheap, and costs accuracy
+AUXILIARIES = (
+    "default",
+    "light",
+)  # the strongest first; a bare classifier is cheap, and costs accuracy
 EVENTS = 20_000  # of one dry run, at most
 _SMALLEST: Codec = "int8"
 _GAIN = 1.02  # what a change must bring
+_EQUAL = 1.005  # what is as good
 _BUSY = 0.95  # a server below this reuses activations
 _MOST_USES = 4
 _MOST_EVERY = 8
@@ -116,7 +122,7 @@ class _Planner:
         self._recipe, self._build = recipe, build
         self.seen: dict[Form, Tried] = {}
         share = recipe.method.options.get("least_training", LEAST_TRAINING)
-        self._least = float(cast("float", share))
+        self._most_every = min(_MOST_EVERY, int(1.0 / float(cast("float", share))))
         self._blocks = 1
 
     def climb(self) -> Tried:
@@ -125,7 +131,7 @@ class _Planner:
             found = [self._try(form) for form in self._changed(best.form)]
             better = [one for one in found if one.useful > _GAIN * best.useful]
             if not better:
-                return best
+                return self._relaxed(best)
             most = max(one.useful for one in better)
             # Of those that are as good, the one that leaves most to the server: its one model takes
             # every step, devices' blocks are merged now and then.
@@ -133,6 +139,22 @@ class _Planner:
                 (one for one in better if one.useful * _GAIN >= most),
                 key=lambda one: (one.form.split, one.form.train_every),
             )
+
+    def _relaxed(self, best: Tried) -> Tried:
+        """As good, with more training on the devices and the auxiliary network that learns best."""
+        given, found = self._recipe.method.options, best
+        if given.get("train_every") is None:
+            found = self._as_good(
+                best,
+                (replace(best.form, train_every=n) for n in range(1, best.form.train_every)),
+            )
+        if given.get("auxiliary") is None and found.form.auxiliary != AUXILIARIES[0]:
+            found = self._as_good(best, [replace(found.form, auxiliary=AUXILIARIES[0])], found)
+        return found
+
+    def _as_good(self, best: Tried, forms: Iterable[Form], found: Tried | None = None) -> Tried:
+        tried = (self._try(form) for form in forms)
+        return next((one for one in tried if one.useful * _EQUAL >= best.useful), found or best)
 
     def recipe_of(self, form: Form, reuse: object) -> Recipe:
         method = self._recipe.method
@@ -173,22 +195,34 @@ class _Planner:
         return replace(form, split=plan.split)
 
     def _changed(self, form: Form) -> Iterator[Form]:
-        """All that differ in one thing that the recipe leaves open. Cut and codec are one: a codec
-        shows what it is worth only where much is sent."""
+        """All that differ in one thing that the recipe leaves open. The cut changes with others: a
+        codec shows what it is worth only where much is sent, and a late cut what it is worth only
+        where devices do little else."""
         given = self._recipe.method.options
         own = self._recipe.split.at is None
         free = given.get("codec") is None
         for split in range(1, self._blocks) if own else (form.split,):
             for codec in (form.codec, _SMALLEST) if free else (form.codec,):
-                yield replace(form, split=split, codec=codec)
+                cut = replace(form, split=split, codec=codec)
+                yield cut
+                yield self._lean(cut)
         for codec in get_args(Codec) if free else ():
             yield replace(form, codec=codec)
         if given.get("auxiliary") is None:
             for auxiliary in AUXILIARIES:
                 yield replace(form, auxiliary=auxiliary)
         if given.get("train_every") is None:
-            for every in range(1, min(_MOST_EVERY, int(1.0 / self._least)) + 1):
+            for every in range(1, self._most_every + 1):
                 yield replace(form, train_every=every)
+
+    def _lean(self, form: Form) -> Form:
+        """With as little work for devices as the recipe allows."""
+        given = self._recipe.method.options
+        if given.get("auxiliary") is None:
+            form = replace(form, auxiliary=AUXILIARIES[-1])
+        if given.get("train_every") is None:
+            form = replace(form, train_every=self._most_every)
+        return form
 
     def _try(self, form: Form) -> Tried:
         if form not in self.seen:
