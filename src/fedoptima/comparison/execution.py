@@ -51,6 +51,11 @@ class Order:
         return workers_of(self.recipe)
 
     @property
+    def executor(self) -> int | Literal["auto"]:
+        """What the run is told. On a GPU a number means that no step is recorded as a graph."""
+        return self.recipe.workers if self.recipe.device.startswith("cuda") else self.workers
+
+    @property
     def crash_report(self) -> Path:
         """Next to the run's own folder, which must stay unchanged to be resumed."""
         return self.directory.with_name(f"{self.directory.name}.error.txt")
@@ -123,9 +128,9 @@ def _execute(order: Order, given: Given, reporter: _Reporter) -> None:
         # A worker whose parent was killed, or whose machine was lost, may still be ending.
         with run.taken(wait=reporter.waiting):
             if run.begun:
-                go_on(run.path, _for_resumed(given, order.recipe), workers=order.workers, **hooks)
+                go_on(run.path, _for_resumed(given, order.recipe), workers=order.executor, **hooks)
             else:
-                recipe = order.recipe.model_copy(update={"workers": order.workers})
+                recipe = order.recipe.model_copy(update={"workers": order.executor})
                 start(recipe, given, out=run.path, dry=order.dry, **hooks)
     finally:
         shutil.rmtree(run.last_state, ignore_errors=True)  # a comparison's runs end together
