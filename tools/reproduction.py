@@ -18,7 +18,7 @@ from pathlib import Path
 from fedoptima.analysis.formatting import counted
 from fedoptima.reproduction.catalogue import read_catalogue
 from fedoptima.reproduction.ceilings import read_ceilings
-from fedoptima.reproduction.document import Reproduction, as_markdown, table_of
+from fedoptima.reproduction.document import Reproduction, as_markdown, notes_of, table_of
 from fedoptima.reproduction.figures import PICTURES, all_charts, write_pictures
 from fedoptima.reproduction.planned import Choice, queue
 from fedoptima.reproduction.records import Records
@@ -99,6 +99,7 @@ def readme(reproduction: Reproduction, text: str) -> str:
         f"{', mean ± standard deviation' if seeds > 1 else ''}; all methods start from the same "
         "weights and see the same batches:",
         "\n".join(table),
+        *notes_of(reproduction, WORKLOAD),
         f"Made by `{command}` ({dates[-1]}). Every number of the paper beside ours, and reasons "
         "where they differ: "
         "[the paper's figures, reproduced](docs/reproduction.md).",

@@ -132,6 +132,12 @@ def test_a_verdict_says_who_is_better(
     )
 
 
+def test_more_than_about_so_much_is_better() -> None:
+    about = PaperNumber("k", "a_image", Measure.ACCURACY, "fedoptima", 0.82, "Fig. 14", "", "about")
+    assert verdict_of(about, [0.842]) is Verdict.BETTER
+    assert verdict_of(about, [0.79]) is Verdict.DIFFERS
+
+
 def test_a_reason_must_be_of_a_number_of_the_paper(tmp_path: Path) -> None:
     text = '[[reason]]\nnumbers = ["{}"]\ntext = "why"\nshown_by = "tests/x.py::test_y"\n'
     (tmp_path / "reasons.toml").write_text(text.format("a_image.time.fl"))

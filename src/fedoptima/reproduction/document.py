@@ -150,19 +150,14 @@ def _why(it: Reproduction, row: Row) -> str:
 
 def _tables(it: Reproduction) -> Iterator[str]:
     for workload in WORKLOADS:
-        table, ceiling = table_of(it, workload), it.ceilings.get(workload)
-        if table or ceiling:
+        table = table_of(it, workload)
+        if table or workload in it.ceilings:
             yield f"## {it.catalogue.workloads[workload].title}"
             yield ""
         if table:
             yield from table
             yield ""
-        if ceiling:
-            planned = it.queue.get(_accuracy_of(workload), ())
-            own = (run.recipe.stop.epochs or 0.0 for run in planned if run.workload == workload)
-            fewer = "; fewer epochs than the methods have, so it may be too low"
-            yield f"{ceiling.words}{fewer if ceiling.epochs < max(own, default=0.0) else ''}."
-            yield ""
+        yield from (f"{note}\n" for note in notes_of(it, workload))
 
 
 def _accuracy_of(workload: str) -> str:
@@ -186,6 +181,35 @@ def table_of(it: Reproduction, workload: str) -> list[str]:
         cells = _method(case.label, list(seeds.values()), target, ceiling)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def notes_of(it: Reproduction, workload: str) -> list[str]:
+    """What a reader of that table has to know."""
+    figure, notes = _accuracy_of(workload), []
+    planned = [run for run in it.queue.get(figure, ()) if run.workload == workload]
+    taught = {run.id: run.case.label for run in planned}
+    cases = it.results.of(figure, workload)
+    same: dict[str, list[str]] = {}
+    for run in planned:
+        if run.learned_by and run.case in cases and run.seed == planned[0].seed:
+            same.setdefault(taught[run.learned_by], []).append(run.case.label)
+    for other, labels in same.items():
+        notes.append(
+            f"Not trained, because the arithmetic is the same: {_listed(labels)}; with what "
+            f"*{other}* learned, at the pace of a dry run."
+        )
+    missing = dict.fromkeys(run.case.label for run in planned if run.case not in cases)
+    if cases and missing:
+        notes.append(f"Not run yet: {_listed(list(missing))}.")
+    if (ceiling := it.ceilings.get(workload)) is not None:
+        most = max((run.recipe.stop.epochs or 0.0 for run in planned), default=0.0)
+        fewer = "; fewer epochs than the methods have, so it may be too low"
+        notes.append(f"{ceiling.words}{fewer if ceiling.epochs < most else ''}.")
+    return notes
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(f"*{label}*" for label in labels)
 
 
 def _method(

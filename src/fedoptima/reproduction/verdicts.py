@@ -126,7 +126,8 @@ def verdict_of(stated: PaperNumber, values: Sequence[Value]) -> Verdict:
     if stated.bound == "at least" and mine >= paper:
         return Verdict.AGREES
     own = stated.method == "fedoptima"
-    if own and stated.measure in _MORE_IS_BETTER and mine > paper and not stated.bound:
+    loose = stated.bound in ("", "about")
+    if own and stated.measure in _MORE_IS_BETTER and mine > paper and loose:
         return Verdict.BETTER
     less = stated.measure in (Measure.HOURS, Measure.COMMUNICATION_CHANGE)
     return Verdict.BETTER if own and less and mine < paper else Verdict.DIFFERS
