@@ -3,13 +3,14 @@
 Those that are named replace their figures in the file; the others stay. A measurement's module is
 imported when it is its turn: those of simulations need neither gRPC nor anything to draw with.
 
-python -m benchmarks.run [NAME ...] [--out FILE]
+python -m benchmarks.run [NAME ...] [--rounds N] [--out FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 from benchmarks.figures import RESULTS, keep, show
@@ -33,11 +34,14 @@ MEASUREMENTS: dict[str, tuple[str, tuple[str, ...]]] = {  # the module, and what
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*MEASUREMENTS, []], metavar="NAME")
+    parser.add_argument("--rounds", type=int, help="of what is run in turn")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     for name in arguments.names or list(MEASUREMENTS):
         module, given = MEASUREMENTS[name]
-        figures = import_module(f"benchmarks.{module}").measure(*given)
+        measure = import_module(f"benchmarks.{module}").measure
+        rounds = {"rounds": arguments.rounds} if "rounds" in signature(measure).parameters else {}
+        figures = measure(*given, **(rounds if arguments.rounds else {}))
         show(name, figures)
         keep(name, figures, arguments.out)
     print(f"written to {arguments.out}")

@@ -74,8 +74,7 @@ class Schedule:
         declared: Declared | None = None,
         value: SharedTensors | None = None,
     ) -> Item:
-        while self._jobs >= _MOST_JOBS or self._bytes >= _MOST_BYTES:
-            self._step(wait=True)
+        self._work_until(lambda: self._jobs < _MOST_JOBS and self._bytes < _MOST_BYTES)
         item = self._item(node, work, declared, value)
         for needed in inputs:
             if needed.failed:
@@ -95,13 +94,13 @@ class Schedule:
         if len(queue.items) == 1:
             self._devices.look_at(queue)
         if min(self._left) < _AHEAD or min(self._orders) < _AT_LEAST:
-            self._step(wait=False)
+            self._crew.receive(self._take, wait=False)
+            self._dispatch(waits=False)
         return item
 
     def wait(self, over: Callable[[], bool]) -> None:
         """Until ``over``. What the server's work has raised is raised here."""
-        while self.error is None and not over():
-            self._step(wait=True)
+        self._work_until(lambda: self.error is not None or over())
         if self.error is not None:
             raise self.error
 
@@ -127,7 +126,7 @@ class Schedule:
                     items.append(item)
                     assert item.work is not None
                     self._send(worker, [(item, Order(item.number, SERVER, item.work))])
-            self._step(wait=True)
+            self._progress()
             busy = {worker: item for worker, item in busy.items() if not item.done}
         return [_sound(item.result) for item in items]
 
@@ -143,15 +142,20 @@ class Schedule:
 
     # ---- to the workers ----------------------------------------------------------------------
 
-    def _step(self, *, wait: bool) -> None:
-        if not wait:
-            self._crew.receive(self._take, wait=False)
-        self._dispatch(wait)
-        if wait and self._under_way:
-            self._crew.receive(self._take, wait=True)
-            self._dispatch(wait)
+    def _work_until(self, over: Callable[[], bool]) -> None:
+        """No more jobs come before."""
+        if not over():
+            self._dispatch(waits=True)
+        while not over():
+            self._progress()
 
-    def _dispatch(self, waits: bool) -> None:
+    def _progress(self) -> None:
+        """Wait for a worker, and send what can be done then."""
+        if self._under_way:
+            self._crew.receive(self._take, wait=True)
+        self._dispatch(waits=True)
+
+    def _dispatch(self, *, waits: bool) -> None:
         """``waits``: the driver does, so no more jobs come before some are done."""
         orders: list[tuple[Item, Order]] = []
         while self._server.ready:
