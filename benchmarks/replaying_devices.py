@@ -79,7 +79,7 @@ class ReplayingDevice:
             async with arrivals:
                 hello = wire.Hello(schema=SCHEMA, name=self._name, process=self._name)
                 await call.write(serialize(wire.Frame(hello=hello)))
-                await call.read()  # the welcome
+                self._inline = (await call.read()).welcome.inline
                 samples = self._batch.data.value["labels"].numel()  # type: ignore[index]
                 await call.write(serialize(encode(Join(0, samples, 1e9, 1e7)).head))
             sending = asyncio.create_task(self._send(call))
@@ -111,8 +111,9 @@ class ReplayingDevice:
             message = replace(
                 self._batch, seq=self._seq, data=replace(self._batch.data, id=identity)
             )
-            await call.write(serialize(encode(message).head))
-            for chunk in self._chunks:
+            outgoing = encode(message, inline=self._inline)
+            await call.write(serialize(outgoing.head))
+            for chunk in self._chunks if outgoing.tensors else ():
                 await call.write(chunk)
             self._seq += 1
 

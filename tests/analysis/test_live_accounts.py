@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import weakref
 
 import pytest
-import torch
 
 from fedoptima.analysis.fleet import DeviceState
 from fedoptima.analysis.live_accounts import LiveAccounts
 from fedoptima.analysis.saved_accounts import Unfit
-from fedoptima.core.events import Received
 from fedoptima.core.jobs import FullStep
-from fedoptima.core.messages import ModelUpdate
-from fedoptima.core.types import SERVER, Payload, PayloadId
+from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
-from tests.analysis.stories import A, B, connects, loads, planned, starts, told, usage, works
+from tests.analysis.stories import A, B, connects, loads, planned, starts, usage, works
 
 RUN = [
     *connects(0.0, A, B),
@@ -73,17 +68,6 @@ def test_how_a_device_is_doing_is_told_at_once() -> None:
     assert live.fleet.devices[A].state is DeviceState.TRAINING
     assert live.fleet.began == 1.0
     assert live.accounts.course.now == 0.0
-
-
-def test_no_tensor_is_kept_from_being_freed() -> None:
-    live = LiveAccounts()
-    tensor = torch.zeros(3)
-    message = ModelUpdate(0, 8, Payload(PayloadId("u"), 12, {"weight": tensor}))
-    live.observe(told(1.0, SERVER, Received(A, 1, message)))
-    gone = weakref.ref(tensor)
-    del tensor, message
-    gc.collect()
-    assert gone() is None
 
 
 def test_who_comes_in_the_middle_of_a_run_sees_as_much_as_the_others() -> None:

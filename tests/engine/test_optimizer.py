@@ -10,7 +10,7 @@ from fedoptima.config.training import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.network import Network
-from fedoptima.engine.optimizer import build_optimizer, rate_factor
+from fedoptima.engine.optimizer import build_optimizer, plain_step, rate_factor
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,24 @@ def test_an_optimiser_is_torchs_own_with_the_settings_given(name: str) -> None:
     assert type(optimizer).__name__.lower() == name
     assert optimizer.param_groups[0]["lr"] == 0.3
     assert optimizer.param_groups[0]["weight_decay"] == 0.02
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_plain_step_is_torchs_own(name: str) -> None:
+    settings = OptimizerConfig(name=name, momentum=0.9, weight_decay=0.02)  # type: ignore[arg-type]
+    found = []
+    for plain in (True, False):
+        parameter = nn.Parameter(torch.linspace(-1, 1, 50))
+        optimizer = build_optimizer(settings, [parameter])
+        take = plain_step(optimizer) if plain else optimizer.step
+        for _ in range(3):
+            (parameter**3).sum().backward()
+            take()
+            optimizer.zero_grad()
+        found.append(parameter.detach())
+        assert parameter.requires_grad
+        assert torch.is_grad_enabled()
+    assert torch.equal(*found)
 
 
 def test_a_side_with_nothing_to_train_is_refused_with_a_way_out() -> None:

@@ -72,9 +72,12 @@ def test_a_step_leaves_the_activations_as_they_came() -> None:
 
 def test_no_gradient_is_returned_to_whom_nobody_asked() -> None:
     bench = Bench(dense_model(), samples())
+    plain = deepcopy(bench.workload.model)
+    plain_server_step(plain, 0)
     done = bench.at_server(ServerStep(D, 1, 0, payload(**activations()), 0.0))
     assert done.result.nbytes == 0
     assert done.result.value is None
+    assert same(bench.server.export(), plain.state_dict())
 
 
 def test_the_servers_rate_follows_the_progress_of_its_step() -> None:

@@ -59,10 +59,9 @@ class LiveAccounts:
         self.fleet, self.accounts, self._order = fleet, accounts, order
 
     def observe(self, record: Record) -> None:
-        """One of the server's."""
+        """One of the server's, without its tensors, which would be kept for seconds."""
         self.fleet.observe(record)
-        # Without its tensors, which would be kept from being freed for seconds.
-        self._order.add("", [record.without_tensors()])
+        self._order.add("", [record])
 
     def observe_device(self, records: Sequence[Record]) -> None:
         """A device's own."""

@@ -53,11 +53,13 @@ def check_figures(message: Message | ProgramSpec) -> None:
     """Raise ProtocolViolation for the first figure that is outside its range."""
     kind = type(message)
     for field, (low, high) in _RANGES.get(kind, {}).items():
-        check_range(f"{kind.__name__}.{field}", getattr(message, field), low, high)
+        value = getattr(message, field)
+        if not low <= value <= high:  # this also refuses NaN
+            check_range(f"{kind.__name__}.{field}", value, low, high)
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # this also refuses NaN
+    if not low <= value <= high:
         raise ProtocolViolation(f"{name} = {value}: must be from {low:g} to {high:g}")
 
 

@@ -18,6 +18,7 @@ from fedoptima.engine.optimizer import (
     STATE,
     LearnerCode,
     build_optimizer,
+    plain_step,
     rate_factor,
 )
 from fedoptima.engine.optimizer_state import OptimizerState
@@ -79,6 +80,7 @@ class Learner:
         self._optimizer = build_optimizer(
             settings, self._parameters, fused=self._fused, build=code.build
         )
+        self._take_step = plain_step(self._optimizer) if ours else self._optimizer.step
         self._optimizer_state = OptimizerState(
             self._optimizer, self._parameters, static=static, on_gpu=self._fused
         )
@@ -238,7 +240,7 @@ class Learner:
     def _step(self) -> None:
         if self._settings.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_norm)
-        self._optimizer.step()
+        self._take_step()
         self.drop_gradients()
 
     def _mask_step(self, undone: Tensor) -> None:

@@ -186,17 +186,23 @@ class Values:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         # One pass over each; if one of the values is NaN, so are both results.
         found = {
-            name: torch.stack(tensor.detach().aminmax())
+            name: tensor.detach().aminmax()
             for name, tensor in tensors.items()
             if tensor.numel() and tensor.dtype in _ORDERED
         }
-        self._names = {name: place for place, name in enumerate(found)}
-        self._copy = HostCopy(torch.stack([pair.double() for pair in found.values()] or [_NOTHING]))
+        self._here: dict[str, Range] = {}
+        self._names: dict[str, int] = {}
+        if any(low.is_cuda for low, _ in found.values()):
+            self._names = {name: place for place, name in enumerate(found)}
+            pairs = [torch.stack(pair).double() for pair in found.values()]
+            self._copy = HostCopy(torch.stack(pairs))
+        else:
+            self._here = {n: Range(float(low), float(high)) for n, (low, high) in found.items()}
 
     def range(self, name: str) -> Range:
-        if name not in self._names:
-            return Range(0.0, 0.0)
-        return Range(*self._copy.read()[self._names[name]])
+        if name in self._names:
+            return Range(*self._copy.read()[self._names[name]])
+        return self._here.get(name, _NOTHING)
 
     def are_finite(self, name: str) -> bool:
         return all(map(math.isfinite, self.range(name)))
@@ -223,7 +229,7 @@ def check_range(name: str, found: Range, allowed: Range) -> None:
     raise NotFinite(_diverged(said))
 
 
-_NOTHING = torch.zeros(2)
+_NOTHING = Range(0.0, 0.0)
 _ORDERED = frozenset(
     (
         *(torch.float16, torch.bfloat16, torch.float32, torch.float64),

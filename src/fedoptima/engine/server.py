@@ -196,7 +196,8 @@ class ServerEngine(ServerAdmission):
             comparable = self.expected.batch.comparable(tensors)
             learner.leave_out(self.deferred.saw(place, comparable))
             labels = self._workload.labels.within_range(labels)
-        activation = rebuild_activation(self._cut.decode(tensors), self._activation)
+        decoded, wanted = self._cut.decode(tensors), job.return_gradient
+        activation = rebuild_activation(decoded, self._activation, gradients=wanted)
         loss = self._workload.loss(cast(Tensor, learner.call(activation)), labels)
         loss = self._losses.changed(loss, job.origin, learner)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss

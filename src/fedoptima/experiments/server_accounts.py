@@ -19,6 +19,7 @@ from fedoptima.analysis.saved_accounts import Unfit, restore, save
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.text import printable
+from fedoptima.experiments.record_queue import RecordQueue
 from fedoptima.runtime.server.checkpoint import SavedAccounts
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
@@ -52,6 +53,7 @@ class ServerAccounts:
     def __init__(self, trace: Path) -> None:
         self.course = CourseAccount()  # by the server's own records
         self.live = LiveAccounts()
+        self.queue = RecordQueue(self.course.observe)  # for who else is to see them, too
         self._trace = trace
         self._watched = False
 
@@ -77,6 +79,7 @@ class ServerAccounts:
 
     def save(self) -> SavedAccounts:
         """For a checkpoint."""
+        self.queue.work_off()
         course = save({"course": self.course})
         live = self.live.save() if self._watched else dict
         return lambda: {"course": course, "live": live()}

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedoptima.analysis.curve import CourseAccount
+from fedoptima.core.events import Evaluated
 from fedoptima.experiments.metrics_file import MetricsFile
 from fedoptima.runtime.disk import Disk
+from fedoptima.trace.record import Record
 
 
 class ServerMetrics(MetricsFile):
@@ -19,6 +21,11 @@ class ServerMetrics(MetricsFile):
 
     def start(self) -> None:
         self._try(super().start)
+
+    def observe(self, record: Record) -> None:
+        """After the course did."""
+        if isinstance(record.event, Evaluated):
+            self.update()
 
     def update(self) -> None:
         if self._whole:

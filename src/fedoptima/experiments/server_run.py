@@ -188,7 +188,8 @@ class _ServerRun:
             records=self._records,
             log=LOG,
         )
-        node.observers.append(self._record)
+        self._accounts.queue.observers += [self._trace.write, self._metrics.observe]
+        node.observers.append(self._accounts.queue.add)
         node.observers.append(ServerLog(LOG).observe)
         self._sign = DiskSign(self._directory.disk_failing)
         loop = asyncio.get_running_loop()
@@ -198,11 +199,6 @@ class _ServerRun:
     def _tell_of_disk(self, event: DiskFailing | DiskWorks) -> None:
         self._sign.show(event)
         self._node.note(event)
-
-    def _record(self, record: Record) -> None:
-        self._trace.write(record)
-        self._accounts.course.observe(record)
-        self._metrics.update()
 
     # ---- the run -----------------------------------------------------------------------------
 
@@ -244,6 +240,7 @@ class _ServerRun:
             await entrance.farewell()
         finally:
             await node.shut_down()
+            self._accounts.queue.work_off()
             await entrance.close()
             self._compute.close()
             await self._trace.close()
@@ -260,7 +257,7 @@ class _ServerRun:
             return lambda: None
         view, live, observe = View(), self._accounts.live, hooks.observe
         view.guarded(self._accounts.watch)(self._restored.accounts if self._restored else None)
-        self._node.observers.append(view.guarded(live.observe))
+        self._accounts.queue.observers.append(view.guarded(live.observe))
         self._node.device_observers.append(view.guarded(self._watch_device))
 
         def look(now: float) -> None:
@@ -285,6 +282,7 @@ class _ServerRun:
                 asked = True
                 self._node.interrupt()
             entrance.enforce_access()
+            self._accounts.queue.work_off()
             look()
             self._trace.keep_readable()
             self._metrics.retry()

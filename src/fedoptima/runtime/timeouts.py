@@ -24,7 +24,7 @@ class Timeouts:
     keepalive_answer: float = 10.0
     # The server's ping measures the device's clock, and is most of what an idle device costs. When
     # a second device comes under a name, the first one has this long to answer.
-    ping_every: float = 30.0
+    ping_every: float = 60.0
     ping_answer: float = 2.0
     # A device that has lost its server waits before it tries again: doubling, with jitter.
     retry_first: float = 0.5

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import TypeVar, cast
 
 from fedoptima.core.effects import Effect
@@ -26,6 +27,7 @@ _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space ar
 T = TypeVar("T")
 
 _PLAIN = frozenset({int, float, str, bool, type(None)})
+_NEVER_TENSORS = frozenset({"int", "float", "str", "bool", "NodeId"})  # types of fields
 _LONG = 200  # characters of a text that is written once
 _REFERENCE = "="
 
@@ -77,14 +79,26 @@ def _bare(value: T) -> T:
         items = [_bare(item) for item in value]
         same = all(new is old for new, old in zip(items, value, strict=True))
         return value if same else cast(T, type(value)(items))
-    if not is_dataclass(value):
-        return value
+    names, carriers = _fields(type(value))  # type: ignore[arg-type]
     found = {}
-    for name in value.__dataclass_fields__:
+    for name in carriers:
         old = getattr(value, name)
         if type(old) not in _PLAIN and (new := _bare(old)) is not old:
             found[name] = new
-    return replace(value, **found) if found else value  # type: ignore[type-var]
+    if not found:
+        return value
+    kept = [found[name] if name in found else getattr(value, name) for name in names]
+    return type(value)(*kept)
+
+
+@cache
+def _fields(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A dataclass's fields, and those that may hold tensors, somewhere in them."""
+    if not is_dataclass(cls):
+        return (), ()
+    own = fields(cls)
+    carriers = (field.name for field in own if field.type not in _NEVER_TENSORS)
+    return tuple(field.name for field in own), tuple(carriers)
 
 
 def _long_texts(plain: object) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from fedoptima.runtime.gateway.link import Link, Said
+from fedoptima.runtime.gateway.link import Link
+from fedoptima.runtime.gateway.told import Said
 
 
 def told(number: int) -> Said:

@@ -106,6 +106,25 @@ def test_a_message_arrives_as_it_was_sent(kind: type[Message], data: st.DataObje
     assert_arrived(found, message)
 
 
+@given(message=MESSAGES[core.ActivationBatch], inline=st.integers(0, 2000))
+def test_few_bytes_of_tensors_come_in_the_head(message: Message, inline: int) -> None:
+    outgoing = encode(message, inline=inline)
+    chunks = list(outgoing.chunks(64))
+    assert not chunks or outgoing.nbytes > inline
+    (found,) = received([outgoing.head, *chunks])
+    assert_arrived(found, message)
+
+
+@pytest.mark.parametrize("sizes", [(5, 0, 70), (20_000,), (16_000, 400)])
+def test_tensors_lie_as_torch_would_have_put_them(sizes: tuple[int, ...]) -> None:
+    message = core.ModelUpdate(1, 1, payload(*sizes))
+    for inline in (0, 1 << 20):
+        outgoing = encode(message, inline=inline)
+        (found,) = received([outgoing.head, *outgoing.chunks(10_000)], limit=1 << 20)
+        assert_arrived(found, message)
+        assert all(tensor.data_ptr() % 64 == 0 for tensor in found.data.value.values())
+
+
 def test_a_payload_without_tensors_is_not_one_with_none_in_it() -> None:
     empty, without = (core.ModelUpdate(1, 1, Payload(PayloadId("a"), 0, v)) for v in ({}, None))
     assert received(frames_of(empty))[0].data.value == {}
@@ -246,6 +265,14 @@ FOUR = encode(core.ModelUpdate(0, 0, payload(1))).head.head.header  # announces 
 BEGUN = update(FOUR, data={"id": "a", "nbytes": 4})
 CHUNK = Chunk(URGENT, (memoryview(b"1234"),))
 
+
+def inlined(data: bytes, header: bytes = FOUR) -> list[Frame]:
+    (frame,) = update(header, data={"id": "a", "nbytes": 4})
+    assert isinstance(frame, wire.Frame)
+    frame.head.data = data
+    return [frame]
+
+
 RIGHT: dict[str, list[Frame]] = {
     "join": join(),
     "batch": batch(),
@@ -253,6 +280,7 @@ RIGHT: dict[str, list[Frame]] = {
     "model": model(),
     "assignment": assignment(),
     "chunk": [*BEGUN, CHUNK],
+    "tensors in the head": inlined(b"1234"),
     "bytes at the limit": frames_of(core.ModelUpdate(0, 0, payload(LIMIT // 4))),
 }
 WRONG: dict[str, list[Frame]] = {
@@ -265,6 +293,10 @@ WRONG: dict[str, list[Frame]] = {
     "a chunk of nothing": [*BEGUN, Chunk(URGENT, ())],
     "a chunk too many": [*BEGUN, CHUNK, CHUNK],
     "a byte too many": [*BEGUN, Chunk(URGENT, (memoryview(b"12345"),))],
+    "a byte too many in the head": inlined(b"12345"),
+    "a byte too few in the head": inlined(b"123"),
+    "bytes in a head without a header": inlined(b"1234", b""),
+    "a chunk after what came in the head": [*inlined(b"1234"), CHUNK],
     "a message before the last is complete": [*BEGUN, *join()],
     "a message on the wrong lane": [head(BULK, turn_on={})],
     "a message on a lane that is none": [head(2, turn_on={})],

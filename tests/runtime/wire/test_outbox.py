@@ -11,7 +11,7 @@ import torch
 from fedoptima.core.messages import ActivationBatch, GlobalModel, Stop, TurnOn
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import CHUNK_BYTES, URGENT, Assembler
+from fedoptima.runtime.wire.codec import CHUNK_BYTES, INLINE_BYTES, URGENT, Assembler
 from fedoptima.runtime.wire.frames import Chunk, Frame
 from fedoptima.runtime.wire.outbox import LinkPace, Outbox
 
@@ -74,6 +74,28 @@ def test_messages_leave_whole_and_in_the_order_of_their_lane() -> None:
         assembler = Assembler(limit=1 << 30)
         found = [assembler.feed(frame) async for frame in outbox.frames()]
         assert [message for message in found if message] == sent
+
+    run(story())
+
+
+def test_small_messages_are_one_frame_for_a_peer_that_reads_it() -> None:
+    async def frames_of(nbytes: int, allowed: int, pace: LinkPace | None = None) -> list[str]:
+        outbox = Outbox(pace)
+        outbox.allow_inline(allowed)
+        outbox.put(ActivationBatch(1, payload(1, nbytes)))
+        outbox.close()
+        return await rest(outbox.frames())
+
+    async def story() -> None:
+        whole, cut = ["activation_batch"], ["activation_batch", "bulk chunk"]
+        assert await frames_of(4000, allowed=0) == cut  # an older one, which says nothing
+        assert await frames_of(4000, allowed=1 << 30) == whole
+        assert await frames_of(4000, allowed=3999) == cut
+        assert await frames_of(INLINE_BYTES, allowed=1 << 30) == whole
+        assert await frames_of(INLINE_BYTES + 4, allowed=1 << 30) == cut
+        # An urgent message waits for no more than a chunk.
+        assert await frames_of(4100, 1 << 30, NoWaiting()) == whole
+        assert await frames_of(4104, 1 << 30, NoWaiting()) == [*cut, "bulk chunk"]
 
     run(story())
 

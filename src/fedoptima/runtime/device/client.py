@@ -34,7 +34,7 @@ from fedoptima.runtime.security.tls_diagnosis import diagnose
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import PATH, client_options
-from fedoptima.runtime.wire.codec import SCHEMA
+from fedoptima.runtime.wire.codec import INLINE_BYTES, SCHEMA
 from fedoptima.runtime.wire.frames import deserialize, serialize
 from fedoptima.runtime.wire.outbox import LinkPace
 from fedoptima.runtime.wire.versions import mixture
@@ -189,6 +189,7 @@ class Device:
             version=__version__,
             last_session=node.last_session if node else 0,
             run=node.run if node else "",
+            inline=INLINE_BYTES,
         )
         welcome = await link.introduce(hello, self._patience)
         self._backoff.connected()

@@ -68,6 +68,7 @@ class DeviceLink:
             raise ConnectionLost("what answers there is no fedoptima server")
         welcome: wire.Welcome = frame.welcome
         self.number = welcome.session
+        self._outbox.allow_inline(welcome.inline)
         self._reading = asyncio.create_task(self._read())
         self._tasks += [self._reading, asyncio.create_task(self._hand_records_over())]
         return welcome

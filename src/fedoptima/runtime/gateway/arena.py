@@ -160,12 +160,14 @@ class Arena:
 
     @staticmethod
     def _tensors(view: Bytes, forms: Forms) -> dict[str, Tensor]:
-        whole = torch.from_numpy(view)
-        places, _ = _layout(forms)
-        return {
-            name: whole[place : place + _nbytes(shape, dtype)].view(dtype).reshape(tuple(shape))
-            for (name, (shape, dtype)), place in zip(forms.items(), places, strict=True)
-        }
+        found = {}
+        for (name, (shape, dtype)), place in zip(forms.items(), _layout(forms)[0], strict=True):
+            if count := math.prod(shape):
+                flat = torch.frombuffer(view, dtype=dtype, count=count, offset=place)
+            else:  # it holds the block, too
+                flat = torch.from_numpy(view)[:0].view(dtype)
+            found[name] = flat.reshape(tuple(shape))
+        return found
 
 
 def _when_gone(

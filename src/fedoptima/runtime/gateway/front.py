@@ -27,7 +27,8 @@ from fedoptima.core.ranges import check_names
 from fedoptima.engine.server_admission import Expected
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.gateway.arena import Arena, Block, Stored
-from fedoptima.runtime.gateway.link import (
+from fedoptima.runtime.gateway.link import Link, put_together, taken_apart
+from fedoptima.runtime.gateway.told import (
     Acknowledge,
     Answer,
     Answers,
@@ -41,14 +42,11 @@ from fedoptima.runtime.gateway.link import (
     Free,
     Key,
     Knock,
-    Link,
     Listening,
     Records,
     Said,
     Start,
     Wrong,
-    put_together,
-    taken_apart,
 )
 from fedoptima.runtime.native_memory import kept_small
 from fedoptima.runtime.server.bounds import message_limit, most_held, unread
@@ -157,8 +155,9 @@ class Front:
                     session.end(refusal)
             case Ask(key, patience):
                 self._in_background(self._ask(key, patience))
-            case Free(block):
-                self._inbound.give_back(block)
+            case Free(blocks):
+                for block in blocks:
+                    self._inbound.give_back(block)
             case _:
                 raise InvariantBroken(f"a gateway is not told {type(what).__name__}")
 
@@ -193,7 +192,7 @@ class Front:
 
     def _free(self, block: Block) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody needs it any more
-            self._loop.call_soon_threadsafe(self._link.tell, Free(block))
+            self._loop.call_soon_threadsafe(self._link.tell, Free((block,)))
 
     async def _ask(self, key: Key, patience: float) -> None:
         session = self._sessions.get(key)

@@ -23,7 +23,9 @@ from fedoptima.engine.gpu_upload import Staged
 from fedoptima.engine.server_admission import Expected
 from fedoptima.runtime.address import Address, bind_error
 from fedoptima.runtime.gateway.arena import Arena, Block, Stored, create
-from fedoptima.runtime.gateway.link import (
+from fedoptima.runtime.gateway.link import Link, put_together, taken_apart
+from fedoptima.runtime.gateway.remote_session import RemoteSession
+from fedoptima.runtime.gateway.told import (
     Acknowledge,
     Answer,
     Answers,
@@ -38,16 +40,12 @@ from fedoptima.runtime.gateway.link import (
     Free,
     Key,
     Knock,
-    Link,
     Listening,
     Records,
     Said,
     Start,
     Wrong,
-    put_together,
-    taken_apart,
 )
-from fedoptima.runtime.gateway.remote_session import RemoteSession
 from fedoptima.runtime.server.reception import NodeReception, Refused, Visitor
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Refusal
@@ -56,6 +54,7 @@ from fedoptima.trace.record import Record
 _MOST_ARENA: Final = 16 << 30  # bytes of addresses, not of memory
 _MESSAGES: Final = 8  # of the largest kind, for which an arena has room
 _STARTED: Final = 60.0  # seconds: loading torch takes some, on a busy machine many
+_FREED: Final = 0.05  # seconds that memory may wait to be told of, if there is nothing else
 _SOON: Final = 10.0  # seconds; a gateway that ends so early ends for a reason that stays
 _MOST_FAILURES: Final = 3  # of one gateway, one soon after the other
 
@@ -70,6 +69,8 @@ class Gateway:
         self._number = number
         self._ended = False
         self._loop = asyncio.get_running_loop()
+        self._freed: deque[Block] = deque()  # and not told yet
+        self._freeing = False  # they will be
         self._uploads: deque[tuple[Staged, dict[str, Tensor]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -124,6 +125,7 @@ class Gateway:
         self._link.tell(Expect(expected))
 
     def deliver(self, key: Key, message: Message) -> None:
+        self._tell_freed()
         self._link.tell(Deliver(key, *taken_apart(message, self._outbound)))
 
     def end(self, key: Key, refusal: Refusal | None) -> None:
@@ -157,8 +159,9 @@ class Gateway:
             case Answers(key, answers):
                 if (session := self.sessions.get(key)) is not None:
                     session.answered(answers)
-            case Free(block):
-                self._outbound.give_back(block)
+            case Free(blocks):
+                for block in blocks:
+                    self._outbound.give_back(block)
             case Said(level, text, device):
                 extra = None if device is None else {"device": device}
                 self._hub.node.log.log(level, "%s", text, extra=extra)
@@ -206,8 +209,19 @@ class Gateway:
 
     def _free(self, block: Block) -> None:
         """On any thread: the last who has a tensor may be the one who trains."""
-        with suppress(RuntimeError):  # the loop is closed: nobody needs it any more
-            self._loop.call_soon_threadsafe(self._link.tell, Free(block))
+        self._freed.append(block)
+        if not self._freeing:  # until then it goes with what is told before
+            self._freeing = True
+            with suppress(RuntimeError):  # the loop is closed: nobody needs it any more
+                self._loop.call_soon_threadsafe(self._loop.call_later, _FREED, self._free_all)
+
+    def _free_all(self) -> None:
+        self._freeing = False
+        self._tell_freed()
+
+    def _tell_freed(self) -> None:
+        if count := len(self._freed):
+            self._link.tell(Free(tuple(self._freed.popleft() for _ in range(count))))
 
     def _take_records(self, key: Key, first: int, lines: list[str], offset: float | None) -> None:
         session = self.sessions.get(key)

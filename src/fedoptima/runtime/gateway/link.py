@@ -1,4 +1,4 @@
-"""What a gateway and the server tell each other, over a pair of sockets inside the machine.
+"""The way between a gateway and the server: a pair of sockets inside the machine.
 
 Both ends are processes of the same run, so plain pickles do; what devices send is decoded and
 checked before. Tensors are in memory that both share, and only where they are is told.
@@ -10,167 +10,19 @@ import asyncio
 import pickle
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, cast
+from dataclasses import replace
+from typing import Final, cast
 
 from torch import Tensor
 
-from fedoptima.core.errors import ProtocolViolation
-from fedoptima.core.messages import (
-    ActivationBatch,
-    GlobalModel,
-    GradientBatch,
-    Message,
-    ModelUpdate,
-)
-from fedoptima.core.types import NodeId
-from fedoptima.engine.server_admission import Expected
-from fedoptima.runtime.gateway.arena import Arena, Block, Placed, Stored
-from fedoptima.runtime.security.access_lists import AccessLists
-from fedoptima.runtime.security.tls import ServerTLS
-from fedoptima.runtime.server.reception import Admitted, Visitor
-from fedoptima.runtime.server.session import Refusal
-from fedoptima.runtime.timeouts import Timeouts
+from fedoptima.core.messages import ActivationBatch, Message
+from fedoptima.core.types import Payload
+from fedoptima.runtime.gateway.arena import Arena, Placed, Stored
+from fedoptima.runtime.gateway.shorthand import in_full, shortened
+from fedoptima.runtime.gateway.told import Carrier
 
 _LENGTH: Final = 8
 _AT_ONCE: Final = 256 << 10  # bytes
-
-Key: TypeAlias = tuple[NodeId, int]  # a session: the device and its number
-Carrier: TypeAlias = ActivationBatch | ModelUpdate | GradientBatch | GlobalModel
-
-
-# ---- from the server -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The first thing a gateway is told; then comes the address."""
-
-    tls: ServerTLS | None
-    access: AccessLists
-    timeouts: Timeouts
-    recipe: str  # what every device is sent
-    limit: int  # bytes of the largest message
-    clock: float  # what the run's clock shows when time.monotonic() is 0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """To a `Knock`."""
-
-    ticket: int
-    answer: Admitted | Refusal
-
-
-@dataclass(frozen=True, slots=True)
-class Expect:
-    """There is a plan: this is what devices may send from now on."""
-
-    expected: Expected
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    session: Key
-    message: Message  # without its tensors
-    tensors: Stored | dict[str, Tensor] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    session: Key
-    records: int
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    session: Key
-    refusal: Refusal | None
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Does the device answer a ping?"""
-
-    session: Key
-    patience: float
-
-
-@dataclass(frozen=True, slots=True)
-class Farewell:
-    """Send what waits, take the last records, and end."""
-
-
-# ---- from a gateway ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """It has begun; with what went wrong, if it could not."""
-
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Knock:
-    ticket: int
-    visitor: Visitor
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A device's message, which was checked."""
-
-    session: Key
-    message: Message  # without its tensors
-    tensors: Stored | dict[str, Tensor] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Wrong:
-    """What a device has sent is not to be taken."""
-
-    session: Key
-    error: ProtocolViolation
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    session: Key
-    first: int
-    lines: list[str]
-    offset: float | None  # the device's clock in terms of ours, if it is known
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    session: Key
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    session: Key
-    answers: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """For the server's log."""
-
-    level: int
-    text: str
-    device: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """A block of the receiver's own arena is not needed any more. Both sides say so."""
-
-    block: Block
-
-
-# ---- the link itself -----------------------------------------------------------------------------
 
 
 class Link:
@@ -186,7 +38,7 @@ class Link:
 
     def tell(self, what: object) -> None:
         """Never waits. What is told to a process that has ended is lost."""
-        data = pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(shortened(what), protocol=pickle.HIGHEST_PROTOCOL)
         if not self._told:
             self._loop.call_soon(self._write)
         self._told += len(data).to_bytes(_LENGTH, "little"), data
@@ -204,7 +56,7 @@ class Link:
                 came += data
                 begin = 0
                 while (end := _end_of(came, begin)) <= len(came):
-                    yield pickle.loads(came[begin + _LENGTH : end])
+                    yield in_full(pickle.loads(came[begin + _LENGTH : end]))
                     begin = end
                 del came[:begin]
         except ConnectionError:
@@ -235,7 +87,7 @@ def taken_apart(
     if not isinstance(message, Carrier) or message.data.value is None:
         return message, None
     tensors = cast("dict[str, Tensor]", message.data.value)
-    bare = replace(message, data=replace(message.data, value=None))
+    bare = _with(message, None)
     if isinstance(tensors, Placed):  # where it came in
         return bare, tensors.hand_on()
     return bare, arena.put(tensors) or {name: t.cpu() for name, t in tensors.items()}
@@ -244,4 +96,11 @@ def taken_apart(
 def put_together(message: Message, tensors: dict[str, Tensor] | None) -> Message:
     if tensors is None or not isinstance(message, Carrier):
         return message
-    return replace(message, data=replace(message.data, value=tensors))
+    return _with(message, tensors)
+
+
+def _with(message: Carrier, tensors: dict[str, Tensor] | None) -> Message:
+    data = Payload(message.data.id, message.data.nbytes, tensors)
+    if type(message) is ActivationBatch:  # nearly all of them; `replace` takes its time
+        return ActivationBatch(message.seq, data, message.part, message.parts)
+    return replace(message, data=data)

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from fedoptima.core.messages import GlobalModel, GradientBatch, Message
 
 _HEADROOM: Final = 64 << 10  # bytes of a message beyond what the plan allows
-_MOST_SMALL: Final = 4 << 20  # bytes of messages without tensors that wait for one device
+MOST_SMALL: Final = 4 << 20  # bytes of messages without tensors that wait for one device
 
 MostBytes: TypeAlias = Callable[[type[Message]], int]  # of the tensors in a message
 
@@ -20,7 +20,7 @@ def message_limit(most_bytes: MostBytes, kind: type[Message]) -> int:
 
 def most_held(most_bytes: MostBytes) -> int:
     """A device that reads has at most one model and one mini-batch's gradients on their way."""
-    return 2 * (most_bytes(GlobalModel) + most_bytes(GradientBatch)) + _MOST_SMALL
+    return 2 * (most_bytes(GlobalModel) + most_bytes(GradientBatch)) + MOST_SMALL
 
 
 def unread(held: int) -> str:

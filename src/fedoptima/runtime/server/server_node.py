@@ -34,7 +34,7 @@ from fedoptima.engine.checkpoint import SavedEngine
 from fedoptima.engine.determinism import prepare_thread
 from fedoptima.runtime.compute import Compute
 from fedoptima.runtime.node import Node
-from fedoptima.runtime.server.bounds import message_limit, most_held, unread
+from fedoptima.runtime.server.bounds import MOST_SMALL, message_limit, most_held, unread
 from fedoptima.runtime.server.checkpoint import Restored, ServerProcess
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import DeviceRecords
@@ -159,7 +159,8 @@ class ServerNode(Node):
         session = self.sessions.get(effect.to)
         if session is not None and session.number == effect.session:
             session.outbox.put(effect.message)
-            if session.outbox.held > most_held(self.engine.most_bytes):
+            held = session.outbox.held
+            if held > MOST_SMALL and held > most_held(self.engine.most_bytes):
                 asyncio.get_running_loop().call_soon(self._reject_unread, session)
 
     def _reject_unread(self, session: DeviceSession) -> None:
@@ -230,7 +231,7 @@ class ServerNode(Node):
     # ---- checkpoints -------------------------------------------------------------------------
 
     def to_perform(self, effects: Sequence[Effect]) -> Sequence[Effect]:
-        if self._working or self.machine.stopped:
+        if self._working or self.machine.stopped or not (self._interrupted or self._due):
             return effects
         ordered = next((effect for effect in effects if isinstance(effect, Run)), None)
         asked = [effect for effect in effects if isinstance(effect, Evaluate)]
@@ -239,9 +240,12 @@ class ServerNode(Node):
             # else now.
             now = [effect for effect in effects if not isinstance(effect, Run | Evaluate)]
             return [*now, *self._pause(ordered, asked)]
-        if self._checkpointer is not None and self._checkpointer.due(self.machine):
-            self._checkpoint(ordered, asked)
+        self._checkpoint(ordered, asked)
         return effects
+
+    @property
+    def _due(self) -> bool:
+        return self._checkpointer is not None and self._checkpointer.due(self.machine)
 
     def _checkpoint(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
         assert self._checkpointer is not None

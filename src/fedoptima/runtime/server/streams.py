@@ -26,6 +26,7 @@ from fedoptima.runtime.server.session import Refusal, Session
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import METHOD, SERVICE, server_options
+from fedoptima.runtime.wire.codec import INLINE_BYTES
 from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
 from fedoptima.runtime.wire.tensors import Memory
 from fedoptima.runtime.wire.versions import refusal
@@ -225,7 +226,9 @@ class ServerStreams:
             recipe=self._recipe,
             records=admitted.records,
             version=__version__,
+            inline=INLINE_BYTES,
         )
+        session.outbox.allow_inline(hello.inline)
         session.outbox.put_frame(wire.Frame(welcome=welcome))
         session.ping(self._node.clock())
         self._node.opened(session)

@@ -29,6 +29,8 @@ URGENT, BULK = 0, 1  # lanes
 # Half of it costs a fifth of the throughput (benchmarks/wire.py), twice as much gains little; an
 # urgent message waits for the chunk before it.
 CHUNK_BYTES: Final = 512 << 10
+# Up to so many bytes of tensors travel in the head, to a peer that reads them there.
+INLINE_BYTES: Final = 64 << 10
 MAX_IDENTIFIER: Final = 200  # characters
 MAX_TEXT: Final = 1 << 20
 MAX_SHOWN: Final = 300
@@ -70,7 +72,7 @@ class Outgoing:
     lane: int
     head: wire.Frame
     nbytes: int  # of its tensors
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Tensor]  # that are not in the head
     held: int  # bytes of memory while it waits, about
 
     def chunks(self, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
@@ -78,17 +80,18 @@ class Outgoing:
             yield Chunk(self.lane, parts)
 
 
-def encode(message: Message) -> Outgoing:
+def encode(message: Message, *, inline: int = 0) -> Outgoing:
+    """``inline``: bytes of tensors that may be in the head."""
     # All of such a kind are the same, and every batch is answered by one.
-    return _encode_once(message) if isinstance(message, core.TurnOn) else _encode(message)
+    return _encode_once(message) if isinstance(message, core.TurnOn) else _encode(message, inline)
 
 
 @cache
 def _encode_once(message: Message) -> Outgoing:
-    return _encode(message)
+    return _encode(message, 0)
 
 
-def _encode(message: Message) -> Outgoing:
+def _encode(message: Message, inline: int) -> Outgoing:
     payload: Payload | None = getattr(message, "data", None)
     tensors = cast("dict[str, Tensor] | None", payload.value if payload else None)
     nbytes = sum(tensor.nbytes for tensor in tensors.values()) if tensors else 0
@@ -97,6 +100,9 @@ def _encode(message: Message) -> Outgoing:
     head = wire.Head(lane=lane_of(message), header=b"" if tensors is None else header_of(tensors))
     _write(message, getattr(head, _NAMES[type(message)]))
     held = nbytes + head.ByteSize() + _OBJECT_BYTES
+    if tensors and nbytes <= inline:
+        head.data = b"".join(map(bytes_of, tensors.values()))
+        tensors = None
     return Outgoing(head.lane, wire.Frame(head=head), nbytes, tensors or {}, held)
 
 
@@ -158,15 +164,21 @@ class Assembler:
         lane = lane_of(message)
         if head.lane != lane or lane in self._begun:
             _refuse(f"{kind} on lane {head.lane}, where it has no place now")
-        filling = self._filling(head, getattr(message, "data", None), self._limit(type(message)))
-        if filling is None:
+        payload: Payload | None = getattr(message, "data", None)
+        filling = self._filling(head, payload, self._limit(type(message)))
+        if filling is None or payload is None:
             return message
-        data = replace(cast(_Carrier, message).data, value=filling.tensors)
+        data = Payload(payload.id, payload.nbytes, filling.tensors)
         message = replace(cast(_Carrier, message), data=data)
-        if not filling.missing:
-            return message
-        self._begun[lane] = message, filling
-        return None
+        if head.data:
+            filling.accept(memoryview(head.data))
+            if filling.missing:
+                _refuse(f"a head with {filling.missing} bytes fewer than it says")
+            self._unfilled = filling if self._later else None
+        elif filling.missing:
+            self._begun[lane] = message, filling
+            return None
+        return message
 
     def take_unfilled(self) -> Filling | None:
         """What the message that came last is still to be filled with."""
@@ -181,7 +193,7 @@ class Assembler:
     def _filling(self, head: wire.Head, payload: Payload | None, limit: int) -> Filling | None:
         """Room for the tensors, once head and payload agree on them."""
         if not head.header:
-            if payload and payload.nbytes:
+            if head.data or (payload and payload.nbytes):
                 _refuse(f"{payload} without a header")
             return None
         if payload is None or payload.nbytes > limit:
@@ -211,16 +223,22 @@ class Assembler:
 
 
 def _read(cls: type, written: object) -> object:
-    found: dict[str, object] = {}
-    for name in (field.name for field in fields(cls)):
+    found: list[object] = []
+    for name in _sent_fields(cls):
         if name in _NESTED:
-            found[name] = _read(_NESTED[name], getattr(written, name))
+            found.append(_read(_NESTED[name], getattr(written, name)))
         elif name in _OPTIONAL and not written.HasField(name):  # type: ignore[attr-defined]
-            found[name] = None
-        elif name not in _UNSENT:
-            found[name] = getattr(written, name)
-    built: object = cls(**found)
+            found.append(None)
+        else:
+            found.append(getattr(written, name))
+    built: object = cls(*found)
     return built
+
+
+@cache
+def _sent_fields(cls: type) -> tuple[str, ...]:
+    """In order; what is not sent comes last."""
+    return tuple(field.name for field in fields(cls) if field.name not in _UNSENT)
 
 
 def _check(message: Message) -> None:

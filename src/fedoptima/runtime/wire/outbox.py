@@ -16,7 +16,7 @@ from typing import Final
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.messages import Message
 from fedoptima.runtime.wire import wire_pb2 as wire
-from fedoptima.runtime.wire.codec import BULK, CHUNK_BYTES, URGENT, Outgoing, encode
+from fedoptima.runtime.wire.codec import BULK, CHUNK_BYTES, INLINE_BYTES, URGENT, Outgoing, encode
 from fedoptima.runtime.wire.frames import Chunk, Frame, frame_bytes
 
 BURST_SECONDS: Final = 0.05  # sleeping is not exact: what was overslept so far is made up for
@@ -56,6 +56,7 @@ class Outbox:
 
     def __init__(self, pace: LinkPace | None = None) -> None:
         self._pace = pace
+        self._inline = 0
         self._chunk_bytes = min(CHUNK_BYTES, pace.chunk_bytes) if pace else CHUNK_BYTES
         self._own: deque[wire.Frame] = deque()
         self._waiting: dict[int, deque[Outgoing]] = {URGENT: deque(), BULK: deque()}
@@ -66,6 +67,10 @@ class Outbox:
         self._closed = False
         self._changed = asyncio.Event()
         self._dropped = asyncio.Event()
+
+    def allow_inline(self, nbytes: int) -> None:
+        """The peer reads up to so many bytes of tensors in a message's head."""
+        self._inline = min(nbytes, INLINE_BYTES, self._chunk_bytes)
 
     @property
     def idle(self) -> bool:
@@ -88,7 +93,7 @@ class Outbox:
 
     def put(self, message: Message) -> None:
         if not self._closed:
-            outgoing = encode(message)
+            outgoing = encode(message, inline=self._inline)
             self._waiting[outgoing.lane].append(outgoing)
             self._held += outgoing.held
             self._changed.set()

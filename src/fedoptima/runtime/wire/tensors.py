@@ -27,7 +27,9 @@ MAX_NAME: Final = 500
 MAX_DIMENSIONS: Final = 32
 MAX_ELEMENTS: Final = 1 << 48  # also of a shape with a zero in it: torch multiplies the others
 
+_ALIGNED: Final = 64  # bytes
 _SMALL_HEADER: Final = 8 << 10  # bytes
+_SMALL_PAYLOAD: Final = 64 << 10  # bytes
 _HEADERS_KEPT: Final = 64  # small ones: a device's batches all have the same
 _LENGTH_BYTES: Final = 8  # a file begins with the length of its header
 _METADATA: Final = "__metadata__"  # a key of the format, not a tensor
@@ -119,6 +121,9 @@ Forms: TypeAlias = Mapping[str, tuple[Sequence[int], torch.dtype]]
 Memory: TypeAlias = Callable[[Forms], "dict[str, Tensor] | None"]
 
 
+_NO_ROOM: Final = np.empty(0, np.uint8)
+
+
 class _Entry(NamedTuple):
     name: str
     dtype: torch.dtype
@@ -152,7 +157,7 @@ class Filling:
         self._pinned = pinned
         self._memory = None if later else memory
         self._entries = entries
-        self._room = memoryview(b"")
+        self._room = _NO_ROOM
         self._later = later and bool(self.nbytes)
         self._kept: list[memoryview] = []
         if not self._later:
@@ -176,6 +181,9 @@ class Filling:
             self._check_truths()
 
     def _allocate(self) -> None:
+        if self.nbytes <= _SMALL_PAYLOAD and self._memory is None and not self._pinned:
+            self._allocate_together()
+            return
         forms = {entry.name: (entry.shape, entry.dtype) for entry in self._entries}
         placed = self._memory(forms) if self._memory is not None else None
         if placed is not None:
@@ -183,16 +191,36 @@ class Filling:
         else:
             for name, (shape, dtype) in forms.items():
                 self.tensors[name] = torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
-        self._open = iter([bytes_of(tensor) for tensor in self.tensors.values() if tensor.nbytes])
+        rooms = (bytes_of(tensor) for tensor in self.tensors.values() if tensor.nbytes)
+        self._open = iter([np.asarray(room) for room in rooms])
+
+    def _allocate_together(self) -> None:
+        """In one piece of memory, each where a tensor of its own would be aligned to: every call
+        of torch takes longer than the bytes of a small message."""
+        padded = [-(-(entry.end - entry.begin) // _ALIGNED) * _ALIGNED for entry in self._entries]
+        memory = np.empty(sum(padded) + _ALIGNED, np.uint8)
+        place = -memory.ctypes.data % _ALIGNED
+        rooms = []
+        for (name, dtype, shape, begin, end), nbytes in zip(self._entries, padded, strict=True):
+            if begin == end:
+                self.tensors[name] = torch.empty(shape, dtype=dtype)
+                continue
+            count = (end - begin) // dtype.itemsize
+            flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=place)
+            self.tensors[name] = flat if len(shape) == 1 else flat.reshape(shape)
+            rooms.append(memory[place : place + end - begin])
+            place += nbytes
+        self._open = iter(rooms)
 
     def _write(self, data: memoryview) -> None:
-        while data:
-            if not self._room:
+        came = np.frombuffer(data, np.uint8)
+        while len(came):
+            if not len(self._room):
                 self._room = next(self._open)
-            count = min(len(self._room), len(data))
+            count = min(len(self._room), len(came))
             # Unlike an assignment of slices, this lets other threads run meanwhile.
-            np.copyto(np.asarray(self._room[:count]), np.frombuffer(data[:count], np.uint8))
-            self._room, data = self._room[count:], data[count:]
+            np.copyto(self._room[:count], came[:count])
+            self._room, came = self._room[count:], came[count:]
 
     def _check_truths(self) -> None:
         # A bool that is neither 0 nor 1 is undefined behaviour inside torch.

@@ -31,34 +31,38 @@ class Frame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., probe_ack: _Optional[_Union[ProbeAck, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., telemetry_ack: _Optional[_Union[TelemetryAck, _Mapping]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("schema", "name", "process", "version", "last_session", "run")
+    __slots__ = ("schema", "name", "process", "version", "last_session", "run", "inline")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LAST_SESSION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    INLINE_FIELD_NUMBER: _ClassVar[int]
     schema: int
     name: str
     process: str
     version: str
     last_session: int
     run: str
-    def __init__(self, schema: _Optional[int] = ..., name: _Optional[str] = ..., process: _Optional[str] = ..., version: _Optional[str] = ..., last_session: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+    inline: int
+    def __init__(self, schema: _Optional[int] = ..., name: _Optional[str] = ..., process: _Optional[str] = ..., version: _Optional[str] = ..., last_session: _Optional[int] = ..., run: _Optional[str] = ..., inline: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run", "session", "recipe", "records", "version")
+    __slots__ = ("run", "session", "recipe", "records", "version", "inline")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    INLINE_FIELD_NUMBER: _ClassVar[int]
     run: str
     session: int
     recipe: str
     records: int
     version: str
-    def __init__(self, run: _Optional[str] = ..., session: _Optional[int] = ..., recipe: _Optional[str] = ..., records: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    inline: int
+    def __init__(self, run: _Optional[str] = ..., session: _Optional[int] = ..., recipe: _Optional[str] = ..., records: _Optional[int] = ..., version: _Optional[str] = ..., inline: _Optional[int] = ...) -> None: ...
 
 class Probe(_message.Message):
     __slots__ = ("data", "last")
@@ -103,9 +107,10 @@ class TelemetryAck(_message.Message):
     def __init__(self, records: _Optional[int] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("lane", "header", "join", "activation_batch", "model_update", "failed", "assignment", "turn_on", "hand_in", "gradient_batch", "global_model", "stop")
+    __slots__ = ("lane", "header", "data", "join", "activation_batch", "model_update", "failed", "assignment", "turn_on", "hand_in", "gradient_batch", "global_model", "stop")
     LANE_FIELD_NUMBER: _ClassVar[int]
     HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_BATCH_FIELD_NUMBER: _ClassVar[int]
     MODEL_UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +123,7 @@ class Head(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     lane: int
     header: bytes
+    data: bytes
     join: Join
     activation_batch: ActivationBatch
     model_update: ModelUpdate
@@ -128,7 +134,7 @@ class Head(_message.Message):
     gradient_batch: GradientBatch
     global_model: GlobalModel
     stop: Stop
-    def __init__(self, lane: _Optional[int] = ..., header: _Optional[bytes] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., activation_batch: _Optional[_Union[ActivationBatch, _Mapping]] = ..., model_update: _Optional[_Union[ModelUpdate, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., turn_on: _Optional[_Union[TurnOn, _Mapping]] = ..., hand_in: _Optional[_Union[HandIn, _Mapping]] = ..., gradient_batch: _Optional[_Union[GradientBatch, _Mapping]] = ..., global_model: _Optional[_Union[GlobalModel, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
+    def __init__(self, lane: _Optional[int] = ..., header: _Optional[bytes] = ..., data: _Optional[bytes] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., activation_batch: _Optional[_Union[ActivationBatch, _Mapping]] = ..., model_update: _Optional[_Union[ModelUpdate, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., turn_on: _Optional[_Union[TurnOn, _Mapping]] = ..., hand_in: _Optional[_Union[HandIn, _Mapping]] = ..., gradient_batch: _Optional[_Union[GradientBatch, _Mapping]] = ..., global_model: _Optional[_Union[GlobalModel, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("lane", "data")
