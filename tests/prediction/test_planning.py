@@ -69,6 +69,10 @@ def test_rates_agree_with_a_long_dry_run(method: Options, fleet: Options, bottle
     assert bool(measured) == ("train_every" in method)
     measured = result.server_samples / BATCH / result.seconds
     assert prediction.batches_per_second == pytest.approx(measured, rel=0.05)
+    measured = result.useful_samples / result.seconds
+    assert prediction.useful_samples_per_second == pytest.approx(measured, rel=0.05)
+    assert prediction.up_per_second == pytest.approx(result.bytes_up / result.seconds, rel=0.1)
+    assert prediction.down_per_second == pytest.approx(result.bytes_down / result.seconds, rel=0.1)
     assert prediction.bottleneck == bottleneck
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedoptima.core.effects import Send
 from fedoptima.core.events import JobDone, Received
 from fedoptima.core.jobs import LoadModel, Rebase, ReusedStep, ServerStep, SkipStep
-from fedoptima.core.messages import ActivationBatch, TurnOn
+from fedoptima.core.messages import ActivationBatch, TurnOn, nbytes
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 
@@ -27,6 +27,8 @@ class DevicePace:
     batches_per_second: float  # of activations, that the server trains on
     transfer: float  # of one activation batch up the link; 0 where none is sent
     forwarded_per_second: float = 0.0  # samples that it sends without training on them
+    up_per_second: float = 0.0  # bytes to the server
+    down_per_second: float = 0.0  # bytes from it
 
     @property
     def processed_per_second(self) -> float:
@@ -35,9 +37,9 @@ class DevicePace:
 
 class _Device:
     def __init__(self) -> None:
-        # With each model: time, samples, of them not trained on, batches.
-        self.marks: list[tuple[float, int, int, int]] = []
-        self.samples = self.forwarded = self.batches = 0
+        # With each model: time, samples, of them not trained on, batches, bytes up and down.
+        self.marks: list[tuple[float, int, int, int, int, int]] = []
+        self.samples = self.forwarded = self.batches = self.up = self.down = 0
         self.training = 0.0  # seconds, without those between two rounds
         self.now = 0.0
         self.turned_on: float | None = None
@@ -49,7 +51,7 @@ class _Device:
         """Over whole rounds, if there are any."""
         marks = self.marks if len(self.marks) > 1 else [*self.marks, self.mark()]
         (start, *before), (end, *after) = marks[0], marks[-1]
-        samples, forwarded, batches = (b - a for a, b in zip(before, after, strict=True))
+        samples, forwarded, batches, up, down = (b - a for a, b in zip(before, after, strict=True))
         seconds = end - start or float("inf")
         return DevicePace(
             iteration=self.training * batch / max(1, self.samples),
@@ -59,10 +61,12 @@ class _Device:
             batches_per_second=batches / seconds,
             transfer=self.transfers / max(1, self.arrived),
             forwarded_per_second=forwarded / seconds,
+            up_per_second=up / seconds,
+            down_per_second=down / seconds,
         )
 
-    def mark(self) -> tuple[float, int, int, int]:
-        return self.now, self.samples, self.forwarded, self.batches
+    def mark(self) -> tuple[float, int, int, int, int, int]:
+        return self.now, self.samples, self.forwarded, self.batches, self.up, self.down
 
 
 class PaceAccount:
@@ -84,6 +88,8 @@ class PaceAccount:
     def observe(self, record: Record) -> None:
         event, now = record.event, record.at
         if record.node == SERVER:
+            if isinstance(event, Received):
+                self._devices[event.sender].up += nbytes(event.message)
             if isinstance(event, Received) and isinstance(event.message, ActivationBatch):
                 device = self._devices[event.sender]
                 device.transfers += now - device.in_flight.popleft()
@@ -97,8 +103,10 @@ class PaceAccount:
                 fresh = not isinstance(event.job, ReusedStep)
                 self._devices[event.job.origin].batches += whole and fresh
             for effect in record.effects:
-                if isinstance(effect, Send) and isinstance(effect.message, TurnOn):
-                    self._devices[effect.to].turned_on = now
+                if isinstance(effect, Send):
+                    self._devices[effect.to].down += nbytes(effect.message)
+                    if isinstance(effect.message, TurnOn):
+                        self._devices[effect.to].turned_on = now
         else:
             device = self._devices[record.node]
             if isinstance(event, JobDone):

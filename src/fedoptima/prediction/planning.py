@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from fedoptima.analysis.findings import AT_ITS_LIMIT
-from fedoptima.analysis.formatting import counted, listed, percent
+from fedoptima.analysis.formatting import counted, percent
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import memory_of_copies, memory_of_shared
 from fedoptima.analysis.pacing import DevicePace, PaceAccount
@@ -35,6 +35,7 @@ from fedoptima.experiments.parts import Options, recipe_from
 from fedoptima.experiments.planned_form import Tried, is_planned, plan_form, steady
 from fedoptima.experiments.setup import Experiment, assemble, build_form, prepare
 from fedoptima.methods.registry import Builder
+from fedoptima.prediction.plan_warnings import plan_warnings
 from fedoptima.preprocess.auxiliary import pooling_of
 from fedoptima.sim.dry import Sizes
 from fedoptima.tasks.task import Loss, Task
@@ -68,6 +69,9 @@ class Prediction:
     devices: Paces
     device_samples_per_second: float  # the whole fleet, that it trains on
     forwarded_samples_per_second: float  # and that it sends without training on them
+    useful_samples_per_second: float  # through the whole network; reused ones do not count
+    up_per_second: float  # bytes from all devices
+    down_per_second: float  # bytes to them
     batches_per_second: float  # of activations, that the server trains on
     offered: float  # that devices and uplinks could send
     server_busy: float  # share of its time, without reused batches
@@ -186,6 +190,9 @@ def predict(experiment: Experiment) -> Prediction:
         devices=seen.paces,
         device_samples_per_second=sum(p.samples_per_second for p in seen.paces.values()),
         forwarded_samples_per_second=sum(p.forwarded_per_second for p in seen.paces.values()),
+        useful_samples_per_second=_useful(experiment, seen.paces),
+        up_per_second=sum(p.up_per_second for p in seen.paces.values()),
+        down_per_second=sum(p.down_per_second for p in seen.paces.values()),
         batches_per_second=seen.batches_per_second,
         offered=unlimited.batches_per_second,
         server_busy=seen.usage[SERVER].utilisation,
@@ -197,10 +204,17 @@ def predict(experiment: Experiment) -> Prediction:
         warnings=(
             *_warnings(experiment, seen),
             *_idle_server(experiment, plan, seen),
-            *_auxiliary_warning(plan),
-            *_unknown_work(plan),
+            *plan_warnings(plan),
         ),
     )
+
+
+def _useful(experiment: Experiment, paces: Paces) -> float:
+    """Where devices have a loss of their own, only what the server trains on saw all blocks."""
+    if experiment.method.program.kind != "auxiliary":
+        return sum(pace.samples_per_second for pace in paces.values())
+    batches = experiment.batches
+    return sum(pace.batches_per_second * batches[device] for device, pace in paces.items())
 
 
 class _DryRun:
@@ -325,26 +339,4 @@ def _idle_server(experiment: Experiment, plan: Plan, seen: _DryRun) -> Iterator[
             f"{counted(len(seen.paces), 'device')} can send; leave it more of the model (a smaller "
             "split.at), let more devices take part, let it train again on what it has "
             "(method.reuse), or use a slower server"
-        )
-
-
-def _auxiliary_warning(plan: Plan) -> Iterator[str]:
-    server = sum(block.parameters for block in plan.server_blocks)
-    extra = plan.auxiliary_profile
-    if extra is not None and extra.parameters > server:
-        yield (
-            f"the auxiliary network has {extra.parameters:,} parameters, more than the whole "
-            f"server side ({server:,}); choose a smaller split.at or method.auxiliary = "
-            '"classifier"'
-        )
-
-
-def _unknown_work(plan: Plan) -> Iterator[str]:
-    names = {name for operations in plan.by_formula.values() for name in operations}
-    foreign = sorted(name for name in names if not name.startswith("aten::"))
-    if foreign:
-        yield (
-            f"the work of {listed(foreign)} is not known, and is taken as one FLOP for each "
-            "element written; register a formula (torch.utils.flop_counter.register_flop_formula) "
-            "or give measured times of jobs in the fleet (seconds)"
         )

@@ -160,6 +160,12 @@ def _figures(prediction: Prediction) -> Table:
     if prediction.forwarded_samples_per_second:
         devices += f" trained on, {brief(prediction.forwarded_samples_per_second)} only sent"
     table.add_row("devices", devices)
+    useful = f"{brief(prediction.useful_samples_per_second)} samples/s through the whole network"
+    table.add_row("useful", useful)
+    up, down = (
+        f"{brief(n / 1e6)} MB/s" for n in (prediction.up_per_second, prediction.down_per_second)
+    )
+    table.add_row("traffic", f"{up} up, {down} down")
     if prediction.server_capacity is not None:
         _add_rates(table, prediction, prediction.server_capacity)
     return table
