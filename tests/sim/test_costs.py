@@ -38,7 +38,7 @@ PLAN = Plan(
 
 def costs(**seconds: float) -> NodeCosts:
     devices = {D: NodeSpec(100.0, seconds), E: NodeSpec(400.0, {})}
-    return NodeCosts(lambda: JobCosts(PLAN), NodeSpec(2000.0, seconds), devices, {D: 8, E: 3})
+    return NodeCosts(lambda _: JobCosts(PLAN), NodeSpec(2000.0, seconds), devices, {D: 8, E: 3})
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_time_measured_for_a_batch_is_divided_among_its_parts() -> None:
 
 
 def test_a_plan_is_not_asked_for_before_there_is_one() -> None:
-    def none_yet() -> JobCosts:
+    def none_yet(_: int) -> JobCosts:
         raise AssertionError("asked too early")
 
     early = NodeCosts(none_yet, NodeSpec(1.0, {}), {D: NodeSpec(1.0, {})}, {D: 1})
@@ -81,7 +81,7 @@ def test_a_plan_is_not_asked_for_before_there_is_one() -> None:
 def test_memory_and_overhead_are_paid_by_the_nodes_that_have_them() -> None:
     devices = {D: NodeSpec(100.0, {}, memory=50.0, overhead=0.25), E: NodeSpec(400.0, {})}
     server = NodeSpec(2000.0, {"merge": 3.0}, overhead=0.5)
-    made = NodeCosts(lambda: JobCosts(PLAN), server, devices, {D: 8, E: 3})
+    made = NodeCosts(lambda _: JobCosts(PLAN), server, devices, {D: 8, E: 3})
     forward = 28  # bytes of the weights, which are read; the plan's operations move nothing
     assert made.seconds(D, Forward(0)) == pytest.approx(100 * 8 / 100 + forward / 50 + 0.25)
     assert made.seconds(E, Forward(0)) == 100 * 3 / 400

@@ -19,6 +19,8 @@ from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
     BasedMerge,
+    CutMerge,
+    CutStep,
     Forward,
     FullStep,
     Merge,
@@ -51,9 +53,11 @@ _KINDS: dict[type, Kind] = {
     Backward: Kind.TRAIN,
     FullStep: Kind.TRAIN,
     ServerStep: Kind.TRAIN,
+    CutStep: Kind.TRAIN,
     ReusedStep: Kind.REUSE,
     Merge: Kind.MERGE,
     BasedMerge: Kind.MERGE,
+    CutMerge: Kind.MERGE,
     RobustMerge: Kind.MERGE,
 }
 

@@ -218,7 +218,9 @@ def _one_split(about: About, given: Given, shared: Case) -> int | None:
     ]
     every = [recipe_of(about, replace(shared, method=name), about.seeds[0]) for name in names]
     recipes = [recipe for recipe in every if _shares_split(recipe, given)]
-    if len(recipes) < 2 or recipes[0].split.objective == "paper" or recipes[0].split.at is not None:
+    if len(recipes) < 2 or recipes[0].split.objective == "paper":
+        return None
+    if recipes[0].split.at is not None or recipes[0].split.per_device:
         return None
     for recipe in recipes:
         with suppress(ConfigError):  # its own run will report it; another method's choice will do

@@ -215,6 +215,20 @@ class SplitConfig(Strict):
         "('encoder.layer.2'); unset: by the objective.",
         examples=[2],
     )
+    per_device: bool = Field(
+        default=False,
+        description="fedoptima: each device has the cut that is best for it, and another one when "
+        "its link or speed has changed for good; false: one cut for all, as in the paper.",
+    )
+
+    @model_validator(mode="after")
+    def _either(self) -> SplitConfig:
+        if self.per_device and self.at is not None:
+            raise ValueError(
+                f"at = {self.at!r} is one cut for all devices, per_device = true one for each; "
+                "leave either out"
+            )
+        return self
 
 
 class DeployConfig(Strict):

@@ -7,12 +7,12 @@ global model, so a refusal without an answer would end its training (docs/decisi
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.influence import EQUAL, Allowance, Share
-from fedoptima.core.jobs import Merge, Part, ServerOptimizer
+from fedoptima.core.jobs import CutMerge, Merge, Part, ServerOptimizer
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.staleness import AlphaDecay, StalenessRule
 from fedoptima.core.types import NodeId
@@ -30,6 +30,7 @@ class Offer:
     share: Share = EQUAL  # of the device, in the data of all that are present
     age: float | None = None  # merged since its model was sent, in mean shares
     missed: float = 0.0  # of it, while the device was away
+    ages: tuple[float, ...] = ()  # of the parts of its model, where devices have their own cuts
 
     @property
     def staleness(self) -> int:
@@ -185,13 +186,17 @@ class AsyncStaleness(NoBarrier):
         wanted = self.weight(offer)
         weight = self.allowance.take(device, offer.share, wanted)
         part = weight / wanted
-        merge = Merge(1 - weight, (Part(device, weight, update.data),), refresh=(device,))
+        whole = (1 - weight, (Part(device, weight, update.data),), (device,))
+        merge = Merge(*whole)
+        if offer.ages:
+            each = tuple(part * self.weight(replace(offer, age=age)) for age in offer.ages)
+            merge = CutMerge(*whole, bases=(None,), cut=update.cut, weights=each)
         counted = offer.share.work * part
         settled = ((device, update),)
         return Decision(merge, (device,), settled, size * part, updates=counted, counted=counted)
 
     def weight(self, offer: Offer) -> float:
-        """What the update should weigh, above 0 and at most 1; asked once for each."""
+        """What the update should weigh, above 0 and at most 1; asked once for each of its ages."""
         size = offer.share.update
         weight = self.rule.weight(offer.behind / max(1.0, size)) * min(1.0, size)
         return weight if self.decay is None else weight * self.decay.left(offer.version)

@@ -22,11 +22,20 @@ from fedoptima.core.events import (
     FailedLate,
     JobDone,
     JobFailed,
+    LinkMeasured,
     Received,
     Rejected,
 )
 from fedoptima.core.job_slot import JobSlot
-from fedoptima.core.jobs import ExportModel, LoadModel, Prepare, Rebase, SkipStep
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    ExportModel,
+    Forward,
+    LoadModel,
+    Prepare,
+    Rebase,
+    SkipStep,
+)
 from fedoptima.core.messages import (
     ActivationBatch,
     Assignment,
@@ -56,6 +65,7 @@ class DevicePhase(Enum):
 class DeviceCore:
     _forwarded = 0  # these are here, because checkpoints of earlier versions do not have them
     _held: tuple[Order, ...] = ()
+    _began = _seconds = _link = 0.0
 
     def __init__(
         self,
@@ -83,6 +93,9 @@ class DeviceCore:
         self._trained = 0  # samples
         self._forwarded = 0  # and not trained on
         self._held = ()  # what comes after the rebasing that is under way
+        # Where devices have cuts of their own: when the running job began, the time it has computed
+        # since its last update, and what its uplink carries, if that was measured.
+        self._began = self._seconds = self._link = 0.0
         self._slot = JobSlot()
         self.stopped = False
 
@@ -91,12 +104,17 @@ class DeviceCore:
         """The next iteration's number: all that has to outlive the device's process."""
         return self._program.step if self._program else self._first_step
 
+    @property
+    def cut(self) -> int:
+        """Its own; 0: it has the one that all have."""
+        return self._assignment.program.cut if self._assignment else 0
+
     def restarted(self) -> DeviceCore:
         """This device as it is after its process was restarted."""
         return DeviceCore(
             samples=self._samples,
             flops_per_second=self._flops_per_second,
-            bytes_per_second=self._bytes_per_second,
+            bytes_per_second=self._link or self._bytes_per_second,
             incarnation=self.incarnation + 1,
             step=self.step,
         )
@@ -104,6 +122,20 @@ class DeviceCore:
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self.stopped and not isinstance(event, FailedLate):
             return []
+        if self.cut:
+            self._measure(event, now)
+        return self._react(event)
+
+    def _measure(self, event: Event, now: float) -> None:
+        """One job follows another while a device trains: the next begins when this one is done."""
+        if isinstance(event, JobDone) and isinstance(event.job, Forward | AuxiliaryStep):
+            self._seconds += now - self._began
+        if isinstance(event, LinkMeasured):
+            self._link = event.bytes_per_second
+        if isinstance(event, JobDone) or self._slot.free:
+            self._began = now
+
+    def _react(self, event: Event) -> list[Effect]:
         match event:  # the most frequent first
             case JobDone():
                 return self._job_done(event)
@@ -116,6 +148,8 @@ class DeviceCore:
             case Rejected(_, session, error):
                 if session == self._session:
                     raise ProtocolViolation(error)
+                return []
+            case LinkMeasured():
                 return []
             case JobFailed(error=error, diverged=diverged) | FailedLate(error, diverged):
                 return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]
@@ -135,11 +169,12 @@ class DeviceCore:
             self.incarnation,
             self._samples,
             self._flops_per_second,
-            self._bytes_per_second,
+            self._link or self._bytes_per_second,
             self._version,
             self._phase not in (DevicePhase.IDLE, DevicePhase.PENDING),
             self._pending.data.id if self._pending else None,
             self.step,
+            self.cut,
         )
 
     def _disconnect(self) -> list[Effect]:
@@ -161,6 +196,7 @@ class DeviceCore:
         self._incoming = self._pending = None
         self._held = ()
         self._trained = self._forwarded = 0
+        self._seconds = 0.0
 
     # ---- messages ----------------------------------------------------------------------------
 
@@ -231,9 +267,10 @@ class DeviceCore:
             case ExportModel(keep=keep) if self._phase is DevicePhase.EXPORTING:
                 self._phase = DevicePhase.PENDING
                 self._pending = ModelUpdate(
-                    self._version, self._trained, event.result, self._forwarded
+                    *(self._version, self._trained, event.result, self._forwarded),
+                    *(self.cut, self._seconds, self._link),
                 )
-                self._trained = self._forwarded = 0
+                self._trained, self._forwarded, self._seconds = 0, 0, 0.0
                 handed_in = self._send(self._pending)
                 return [*handed_in, *self._begin_round()] if keep else handed_in
         return self._pump()  # what is left is the last job of an abandoned round

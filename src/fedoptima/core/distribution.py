@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.core.jobs import CloseCopy, OpenCopy
+from fedoptima.core.jobs import CloseCopy, CutModel, OpenCopy
 from fedoptima.core.membership import Roster
 from fedoptima.core.messages import GlobalModel
 from fedoptima.core.model_age import ModelAge
@@ -15,13 +15,17 @@ from fedoptima.core.types import NodeId, Payload
 
 
 class Distribution:
+    has_cuts = False  # here, because checkpoints of earlier versions do not have it
+
     def __init__(self, *, copy_per_device: bool, remember: bool = False) -> None:
         """``remember``: keep the model that each device was sent last."""
+        self.has_cuts = False  # devices have cuts of their own: each is sent a model of its own
         self._copy_per_device = copy_per_device
         self._remember = remember
         self._sent: dict[NodeId, tuple[int, Payload]] = {}
         self._model: Payload | None = None
-        self._copies: deque[OpenCopy | CloseCopy] = deque()  # to be run before anything else
+        # To be run before anything else.
+        self._copies: deque[OpenCopy | CloseCopy | CutModel] = deque()
         self._merging: tuple[NodeId, ...] = ()  # devices that get the result of the running merge
         self._merging_size = 1.0
         self.version = 0  # t
@@ -53,9 +57,21 @@ class Distribution:
         self._copies.extend(OpenCopy(d, sessions[d]) for d in devices if d in sessions)
         return []
 
-    def send(self, devices: Iterable[NodeId], roster: Roster, share: float) -> list[Effect]:
-        """``share`` of the budget is spent."""
-        if self._model is None:
+    def send(
+        self,
+        devices: Iterable[NodeId],
+        roster: Roster,
+        share: float,
+        model: Payload | None = None,
+    ) -> list[Effect]:
+        """``share`` of the budget is spent. ``model``: of these devices alone, if it is ready."""
+        if self.has_cuts and model is None:
+            members = ((device, roster.members.get(device)) for device in devices)
+            found = [(d, m) for d, m in members if m is not None and not m.reassigned]
+            self._copies.extend(CutModel(d, m.session, m.cut) for d, m in found)
+            return []
+        model = model or self._model
+        if model is None:
             raise InvariantBroken("a model is to be sent before there is one")
         effects: list[Effect] = []
         for device in devices:
@@ -66,10 +82,14 @@ class Distribution:
                 continue
             member.awaits_model, member.owes_update = False, True
             self.age.sent(device, self.version)
-            effects.append(roster.send(device, GlobalModel(self.version, share, self._model)))
+            effects.append(roster.send(device, GlobalModel(self.version, share, model)))
             if self._remember:
-                self._sent[device] = (self.version, self._model)
+                self._sent[device] = (self.version, model)
         return effects
+
+    @property
+    def merging_size(self) -> float:
+        return self._merging_size
 
     @property
     def remembers(self) -> bool:
@@ -91,8 +111,8 @@ class Distribution:
         if self._copy_per_device:
             self._copies.extend(CloseCopy(d) for d in devices if d not in roster.members)
 
-    def next_copy(self, roster: Roster) -> OpenCopy | CloseCopy | None:
-        """The next server-side copy to open or close."""
+    def next_copy(self, roster: Roster) -> OpenCopy | CloseCopy | CutModel | None:
+        """The next server-side copy to open or close, or model to put together."""
         while self._copies:
             job = self._copies.popleft()
             if isinstance(job, CloseCopy) or roster.is_current(job.device, job.session):

@@ -53,6 +53,7 @@ class NoteKind(StrEnum):
     NOT_PLANNED_FOR = "not planned for"
     SHARE_CAPPED = "share capped"
     NOT_WAITED_FOR = "not waited for"
+    REPLANNED = "re-planned"  # from now on it has another cut; the text says why
 
 
 DOUBTS = (NoteKind.NOT_PLANNED_FOR, NoteKind.SHARE_CAPPED)  # about what a device says of itself

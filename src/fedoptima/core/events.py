@@ -75,6 +75,13 @@ class FailedLate:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """What the uplink of this device carries, as far as it was used since the last time."""
+
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     index: int
     metrics: Metrics  # empty when there was nothing to evaluate (dry)
@@ -145,6 +152,7 @@ Event = (
     | JobDone
     | JobFailed
     | FailedLate
+    | LinkMeasured
     | Evaluated
     | EvaluationFailed
     | TimerFired

@@ -130,11 +130,19 @@ class ServerStep:
 
 
 @value
+class CutStep(ServerStep):
+    """Train on activations of a device with a cut of its own: from there on."""
+
+    cut: int = 0
+
+
+@value
 class ReusedStep(ServerStep):
     """Train the server side once more on a batch that it has trained on before."""
 
     use: int = 1  # how many times, the first not counted
     kept: int = 0  # bytes of all batches that the server keeps to be used again
+    cut: int = later(default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +191,28 @@ class RobustMerge(BasedMerge):
     epochs: tuple[float, ...] = ()  # the part of an epoch that each was trained for
 
 
+@dataclass(frozen=True)
+class CutMerge(BasedMerge):
+    """A merge of one update whose parts count differently: each over those who hold it.
+
+    ``weights``: of the blocks up to the plan's first cut, of those up to its second and so on to
+    the device's own, and, last, of the auxiliary network; what was there keeps the rest. Blocks
+    behind the first cut are the server side's own.
+    """
+
+    cut: int = 0
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CutModel:
+    """Put together the model of a device with this cut; the result is what it is sent."""
+
+    device: NodeId
+    session: int
+    cut: int
+
+
 DeviceJob = (
     Prepare
     | LoadModel
@@ -194,7 +224,7 @@ DeviceJob = (
     | FullStep
     | ExportModel
 )
-ServerJob = PlanRun | OpenCopy | CloseCopy | ServerStep | Merge
+ServerJob = PlanRun | OpenCopy | CloseCopy | CutModel | ServerStep | Merge
 Job = DeviceJob | ServerJob
 
 
@@ -204,3 +234,8 @@ def source_of(job: Job) -> NodeId | None:
         case ServerStep(origin=device) | Merge(parts=(Part(device=device),)):
             return device
     return None
+
+
+def cut_of(job: Job) -> int:
+    """The blocks on the device that a job of the server is about; 0: as the plan says for all."""
+    return job.cut if isinstance(job, CutStep | ReusedStep | CutMerge | CutModel) else 0

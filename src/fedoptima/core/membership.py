@@ -16,6 +16,9 @@ from fedoptima.core.types import NodeId, PayloadId
 class Member:
     """A device in the run, for one session."""
 
+    cut = 0  # these are here, because checkpoints of earlier versions do not have them
+    reassigned = False
+
     def __init__(self, session: int, join: Join) -> None:
         self.session = session
         self.join = join
@@ -23,6 +26,8 @@ class Member:
         self.awaits_model = False  # it handed in, or is new, and waits for a model
         self.round_samples = 0  # what a round of its assignment trains on, at most
         self.update: ModelUpdate | None = None  # that waits for the engine
+        self.cut = 0  # its own, where devices have some
+        self.reassigned = False  # it was given another plan, and will report that it has no work
 
 
 class Roster:

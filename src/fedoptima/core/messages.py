@@ -19,6 +19,7 @@ class ProgramSpec:
     delta: bool = False  # hand in the change since the round began, not the model
     train_every: int = later(1)  # auxiliary only: the others of n batches are only sent
     overlap: bool = later(False)  # without gradients only: train on while an update is merged
+    cut: int = later(0)  # blocks on this device, where devices have cuts of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Join:
     training: bool = False
     pending: PayloadId | None = None
     step: int = 0  # of its next iteration: a trace then says where each incarnation started
+    cut: int = later(0)  # of the assignment that its work belongs to
 
     @property
     def has_work(self) -> bool:
@@ -49,6 +51,7 @@ class ActivationBatch:
     data: Payload
     part: int = 0  # micro-batch `part` of `parts`
     parts: int = 1
+    cut: int = later(default=0)  # where it enters the server's side; 0: where that begins
 
 
 @value
@@ -56,7 +59,12 @@ class ModelUpdate:
     version: int  # t_k: the global model this round began with
     trained: int  # samples the device trained on since its last update
     data: Payload
-    forwarded: int = later(0)  # samples it sent without training on them
+    forwarded: int = later(default=0)  # samples it sent without training on them
+    # Where devices have cuts of their own: its cut, the time it computed for these samples, and
+    # what its uplink carries; 0: not measured.
+    cut: int = later(default=0)
+    seconds: float = later(default=0.0)
+    bytes_per_second: float = later(default=0.0)
 
     @property
     def processed(self) -> int:

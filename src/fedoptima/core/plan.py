@@ -7,7 +7,7 @@ from it; the simulator takes its costs from it; its JSON is in the trace.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fedoptima.core.codecs import PLAIN, Codecs
@@ -16,7 +16,7 @@ Objective = Literal["paper", "measured"]
 
 _LEFT_OUT = (  # where empty
     *("by_formula", "forward_moved", "backward_moved", "saved_bytes"),
-    *("cut_rows", "weight_rows", "update_bytes", "codecs"),
+    *("cut_rows", "weight_rows", "update_bytes", "codecs", "cuts"),
 )
 
 
@@ -65,15 +65,32 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """One of the cuts that devices may have, where each has its own."""
+
+    split: int
+    flops: float  # of a device for a sample, as the objective counts
+    auxiliary_profile: BlockProfile | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     blocks: tuple[BlockProfile, ...]
-    split: int  # how many blocks are on the device
+    split: int  # how many blocks are on the device; with ``cuts``: on every device
     auxiliary: str | int
     auxiliary_profile: BlockProfile | None
     objective: Objective
     table: tuple[Candidate, ...]  # empty where nothing is split
     micro_batches: int = 1  # parts of a mini-batch that are in flight together
     codecs: Codecs = PLAIN  # the sizes of the blocks are those of what they make
+    cuts: tuple[Cut, ...] = ()  # that devices may have; the server's side begins at the first
+
+    def at(self, split: int) -> Plan:
+        """The plan of the devices with this one of the cuts."""
+        if not (self.cuts and split):
+            return self
+        extra = next(cut.auxiliary_profile for cut in self.cuts if cut.split == split)
+        return replace(self, split=split, auxiliary_profile=extra, table=(), cuts=())
 
     @property
     def device_blocks(self) -> tuple[BlockProfile, ...]:
@@ -125,7 +142,13 @@ class Plan:
             tuple(Candidate(**row) for row in plan["table"]),
             plan["micro_batches"],
             Codecs(**plan.get("codecs", {})),
+            tuple(_cut_from_plain(cut) for cut in plan.get("cuts", ())),
         )
+
+
+def _cut_from_plain(stored: dict[str, Any]) -> Cut:
+    extra = stored["auxiliary_profile"]
+    return Cut(stored["split"], stored["flops"], block_from_plain(extra) if extra else None)
 
 
 def block_to_plain(block: BlockProfile) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def build_program(spec: ProgramSpec, step: int) -> Program:
             return FullModel(step)
         case "auxiliary":
             # A server of an earlier version does not say: 0 is how that is read.
-            return AuxiliaryLoss(step, max(1, spec.train_every))
+            return AuxiliaryLoss(step, max(1, spec.train_every), spec.cut)
         case "gradient":
             return ServerGradient(step, spec.micro_batches)
     raise ProtocolViolation(f"unknown program {spec.kind!r}: server and device differ in version")
@@ -92,10 +92,12 @@ class AuxiliaryLoss(Iterations):
 
     train_every = 1  # these are here, because checkpoints of earlier versions do not have them
     _skipped = 0
+    cut = 0
 
-    def __init__(self, step: int, train_every: int = 1) -> None:
+    def __init__(self, step: int, train_every: int = 1, cut: int = 0) -> None:
         super().__init__(step)
         self.train_every = train_every
+        self.cut = cut  # of this device alone; 0: of all
         self._skipped = 0  # batches since the last one that was trained on
         self._kept: deque[ActivationBatch] = deque()
 
@@ -107,7 +109,7 @@ class AuxiliaryLoss(Iterations):
     def done(self, job: Job, result: Payload, *, sender_on: bool) -> list[Order]:
         match job:
             case Forward(seq):
-                batch = ActivationBatch(seq, result)
+                batch = ActivationBatch(seq, result, cut=self.cut)
                 lean = self.train_every > 1
                 keep = lean and not sender_on and len(self._kept) < self.train_every - 1
                 if keep:

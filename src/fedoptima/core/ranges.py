@@ -38,14 +38,22 @@ _RANGES: Final[dict[type, dict[str, tuple[float, float]]]] = {
         "bytes_per_second": (1.0, 1e12),
         "version": (-1, MOST),
         "step": _COUNT,
+        "cut": _COUNT,
     },
     # At most what was assigned: `Training` knows that.
-    ModelUpdate: {"version": _COUNT, "trained": _COUNT, "forwarded": _COUNT},
-    ActivationBatch: {"seq": _COUNT, "part": _COUNT, "parts": (1, MOST)},
+    ModelUpdate: {
+        "version": _COUNT,
+        "trained": _COUNT,
+        "forwarded": _COUNT,
+        "cut": _COUNT,
+        "seconds": (0.0, 1e12),
+        "bytes_per_second": (0.0, 1e12),
+    },
+    ActivationBatch: {"seq": _COUNT, "part": _COUNT, "parts": (1, MOST), "cut": _COUNT},
     GradientBatch: {"seq": _COUNT, "part": _COUNT},
     GlobalModel: {"version": _COUNT, "progress": (0.0, 1.0)},
     Assignment: {"iterations": (1, MOST)},
-    ProgramSpec: {"micro_batches": _COUNT, "train_every": _COUNT},
+    ProgramSpec: {"micro_batches": _COUNT, "train_every": _COUNT, "cut": _COUNT},
 }
 
 

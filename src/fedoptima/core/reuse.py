@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fedoptima.core.errors import ConfigError, InvariantBroken
-from fedoptima.core.jobs import ReusedStep, ServerStep
+from fedoptima.core.jobs import ReusedStep, ServerStep, cut_of
 from fedoptima.core.types import NodeId
 
 
@@ -108,6 +108,7 @@ class LeastUsed:
                     *(step.origin, step.session, step.seq, step.data, progress),
                     use=uses + 1,
                     kept=held,
+                    cut=cut_of(step),
                 )
         return None
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.events import JobDone
-from fedoptima.core.jobs import BasedMerge, Merge, Part, RobustMerge
+from fedoptima.core.jobs import BasedMerge, CutMerge, Merge, Part, RobustMerge
 from fedoptima.core.membership import Roster
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.progress import Progress
@@ -42,6 +43,8 @@ def based(
         None if update is None else base_of(device, update.version)
         for device, update in zip(devices, known, strict=True)
     )
+    if isinstance(merge, CutMerge):
+        return replace(merge, bases=bases)
     if not robust:
         return BasedMerge(*whole, bases=bases)
     # What a buffer took earlier was counted then.

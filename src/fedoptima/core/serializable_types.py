@@ -7,6 +7,7 @@ from types import ModuleType
 from fedoptima.core import (
     aggregation,
     barrier,
+    cuts,
     device,
     distribution,
     effects,
@@ -36,7 +37,7 @@ _MODULES = (
     *(messages, jobs, events, effects),
     *(server, settings, training, distribution, model_age, job_slot, device, programs, method),
     *(membership, shares, influence, progress, stopping, staleness),
-    *(aggregation, barrier, scheduler, flow, reuse),
+    *(aggregation, barrier, cuts, scheduler, flow, reuse),
 )
 
 

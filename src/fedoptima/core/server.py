@@ -136,8 +136,7 @@ class ServerCore:
                 self._roster.sessions[device] = session
                 return gone
             case Disconnected(device, session):
-                current = self._roster.is_current(device, session)
-                return self._remove(device) if current else []
+                return self._remove(device) if self._roster.is_current(device, session) else []
             case Rejected(device, session, error, diverged):
                 current = self._roster.is_current(device, session)
                 return self._rejected(device, error, diverged) if current else []
@@ -244,7 +243,7 @@ class ServerCore:
         known = self._roster.members.get(device)
         if known is not None:
             # Once, to say that it discarded the work it had: see DeviceCore._assign.
-            if not known.join.has_work or join.has_work:
+            if not (known.join.has_work or known.reassigned) or join.has_work:
                 raise ProtocolViolation(f"{device} joined twice")
             known.join = join
             return self.training.welcome(device, known, self._now) if running else []

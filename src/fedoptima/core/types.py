@@ -26,7 +26,7 @@ def later(default: _Value) -> _Value:
     """A last field that the class did not always have.
 
     Where it has its default, it is not written: what a run writes stays the same, to the byte, as
-    long as nobody uses what was added.
+    long as nobody uses what was added. In a `value`, type checkers want ``default=``.
     """
     added: _Value = field(default=default, metadata={LATER: True})
     return added

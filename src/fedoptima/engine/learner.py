@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import cast
 
@@ -22,7 +23,7 @@ from fedoptima.engine.optimizer import (
     rate_factor,
 )
 from fedoptima.engine.optimizer_state import OptimizerState
-from fedoptima.engine.payloads import Tensors, copy_of
+from fedoptima.engine.payloads import Tensors, copy_all, copy_of
 from fedoptima.engine.undo import Undo
 from fedoptima.engine.weights import MemoryFor, Weights
 
@@ -115,6 +116,17 @@ class Learner:
     def call(self, value: object, prefix: str = "") -> object:
         """What a network makes of ``value``, with these weights."""
         return self._networks[prefix].call(self, self._own[prefix], value)
+
+    def enter(self, network: Network, value: object) -> object:
+        """What a later part of the network, with weights of the same names, makes of ``value``."""
+        own = self._own[""]
+        if network is self._networks[""]:
+            return network.call(self, own, value)
+        return network.call(self, ChainMap(own, network.tensors), value)
+
+    def put(self, tensors: Mapping[str, Tensor]) -> None:
+        """Replace some of the weights, and nothing else."""
+        copy_all({name: self._tensors[name] for name in tensors}, tensors)
 
     def trained(self) -> Tensors:
         """The weights that are trained, as autograd knows them; shared ones under one name."""

@@ -30,6 +30,11 @@ class Network:
         self._saved = frozenset(module.state_dict(keep_vars=True))
         self._caller: object = None
 
+    @property
+    def tensors(self) -> Tensors:
+        """All that the module came with."""
+        return self._first
+
     def first(self) -> Tensors:
         """The tensors that the module came with, as far as a state dict holds them."""
         return {name: tensor for name, tensor in self._first.items() if name in self._saved}

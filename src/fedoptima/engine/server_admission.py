@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.messages import (
@@ -30,6 +31,15 @@ class Expected:
     model_bytes: int  # of the whole model: there may be no plan yet
     update: ExpectedModel | None = None
     batch: ExpectedActivations | None = None
+    cuts: Mapping[int, Expected] = field(default_factory=dict)  # where devices have their own
+
+    def of(self, message: Message) -> Expected:
+        """What is expected of the cut that the message says it is of."""
+        if not self.cuts or not isinstance(message, ModelUpdate | ActivationBatch):
+            return self
+        if message.cut not in self.cuts:
+            raise ProtocolViolation(f"{message.cut} blocks on a device: not a cut of the plan")
+        return self.cuts[message.cut]
 
     def check(
         self, message: Message, values: Values | None = None, *, form_alone: bool = False
@@ -38,6 +48,8 @@ class Expected:
 
         ``form_alone``: the values of activations are checked elsewhere.
         """
+        if (own := self.of(message)) is not self:
+            return own.check(message, values, form_alone=form_alone)
         match message:
             case ModelUpdate(data=data):
                 # Before there is a plan the core keeps an update's id only.
@@ -56,6 +68,8 @@ class Expected:
 
         Before there is a plan, an update may come that was made for an earlier process.
         """
+        if self.cuts:
+            return max(expected.most_bytes(kind) for expected in self.cuts.values())
         if self.update is None and issubclass(kind, ModelUpdate | GlobalModel):
             return self.model_bytes
         if self.update is not None and issubclass(kind, ModelUpdate):
@@ -81,11 +95,11 @@ class ServerAdmission:
     def inspect(self, message: Message) -> Values | None:
         """Begin to check the values in a device's message; `admit` uses the result."""
         if isinstance(message, ModelUpdate | ActivationBatch):
-            tensors = tensors_in(message.data)
-            if isinstance(message, ActivationBatch) and self.expected.batch is not None:
-                tensors = self.expected.batch.comparable(tensors)
-            elif isinstance(message, ModelUpdate) and self.expected.update is not None:
-                tensors = self.expected.update.codec.comparable(tensors)
+            tensors, expected = tensors_in(message.data), self.expected.of(message)
+            if isinstance(message, ActivationBatch) and expected.batch is not None:
+                tensors = expected.batch.comparable(tensors)
+            elif isinstance(message, ModelUpdate) and expected.update is not None:
+                tensors = expected.update.codec.comparable(tensors)
             return Values(tensors)
         return None
 

@@ -142,11 +142,23 @@ class Workload:
         """Fresh copies of both sides of the network, on the compute device."""
         # The model itself is cut, and the parts are copied: cutting it may take seconds, and is
         # then done once for a model.
-        sides = deepcopy(build_sides(self.model, self.example, plan, self.planning))
-        for module in (sides.device, sides.auxiliary, sides.server):
-            if module is not None:
-                module.to(self.compute)
-        return sides
+        return _on(
+            deepcopy(build_sides(self.model, self.example, plan, self.planning)), self.compute
+        )
+
+    def sides_by_cut(self, plan: Plan) -> dict[int, Sides]:
+        """Of every cut that devices may have, in their order; 0: of the one that all have.
+
+        They share their weights, as far as they hold the same blocks.
+        """
+        if not plan.cuts:
+            return {0: self.sides(plan)}
+        model, example, planning = self.model, self.example, self.planning
+        made = {
+            cut.split: build_sides(model, example, plan.at(cut.split), planning)
+            for cut in plan.cuts
+        }
+        return {cut: _on(sides, self.compute) for cut, sides in deepcopy(made).items()}
 
     def networks(self, plan: str) -> dict[str, Network]:
         """What all devices of this process compute with: their side and the auxiliary network."""
@@ -289,3 +301,10 @@ class Workload:
     def _trial(self) -> tuple[object, int]:
         """The output for the example, and the bytes that a sample takes on the way."""
         return forward_pass(deepcopy(self.model).eval(), self.example)
+
+
+def _on(sides: Sides, compute: torch.device) -> Sides:
+    for module in (sides.device, sides.auxiliary, sides.server):
+        if module is not None:
+            module.to(compute)
+    return sides

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from fedoptima.config.schema import Recipe
+from fedoptima.core.cuts import best_option, options_of
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.plan import Plan
@@ -105,6 +106,15 @@ class Simulated(ABC):
         unusual = self.unusual
         return self.planner.plan([s for name, s in self._speeds.items() if name not in unusual])
 
+    def cuts(self, plan: Plan) -> dict[NodeId, int]:
+        """Of the devices that have cuts of their own."""
+        options = options_of(plan)
+        found = self._speeds.items() if options else ()
+        return {
+            name: best_option(options, speed.flops_per_second, speed.bytes_per_second).split
+            for name, speed in found
+        }
+
     def describe(self, *, dry: bool) -> RunDescription:
         return describe(self.recipe, self.method, Mode.SIMULATED, self.expected, dry=dry)
 
@@ -148,22 +158,28 @@ def build_simulation(
         for device, spec in fleet.devices.items()
     }
 
-    def costs() -> JobCosts:
+    def costs(cut: int) -> JobCosts:
         found, training = plan(), experiment.recipe.training
         assert found is not None
         return JobCosts(
-            found,
+            found.at(cut),
             copies=experiment.method.training is ServerTraining.PER_DEVICE,
             device_state=training.device.state_tensors,
             server_state=training.server.state_tensors,
         )
+
+    def cut(device: NodeId) -> int:
+        return simulation.devices[device].machine.cut
 
     settings = server_settings(experiment.recipe, experiment.expected.at_start)
     simulation = Simulation(
         ServerCore(experiment.method, settings),
         devices,
         executor=executor,
-        costs=NodeCosts(costs, server, fleet.devices, experiment.batches),
+        costs=NodeCosts(
+            *(costs, server, fleet.devices, experiment.batches),
+            cut=cut if experiment.recipe.split.per_device else None,
+        ),
         changes=fleet.changes,
         churn=fleet.churn,
         late={device: spec.joins_at for device, spec in fleet.devices.items()},

@@ -9,8 +9,9 @@ from difflib import get_close_matches
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from fedoptima.config.schema import Recipe
+from fedoptima.core.aggregation import AsyncStaleness
 from fedoptima.core.errors import ConfigError
-from fedoptima.core.method import Method
+from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.settings import ServerSettings
 from fedoptima.experiments.given import CUSTOM_AUXILIARY, Given
 from fedoptima.methods.registry import find_method, options_of
@@ -91,6 +92,8 @@ def server_settings(
 
 
 def plan_settings(recipe: Recipe, method: Method, output: Output, given: Given) -> PlanSettings:
+    if recipe.split.per_device:
+        _check_cuts(recipe.method.name, method)
     return PlanSettings(
         training=method.training,
         batch_size=recipe.training.batch_size,
@@ -108,7 +111,25 @@ def plan_settings(recipe: Recipe, method: Method, output: Output, given: Given) 
         own_split=method.own_split,
         server_flops_per_second=_server_speed(recipe, method),
         codecs=method.codecs,
+        per_device=recipe.split.per_device,
     )
+
+
+def _check_cuts(name: str, method: Method) -> None:
+    """Can devices of this method have cuts of their own?"""
+    key = "split.per_device = true"
+    shared = method.training is ServerTraining.SHARED and method.program.kind == "auxiliary"
+    if not shared or type(method.aggregation()) is not AsyncStaleness:
+        raise ConfigError(
+            f"{key}: {name} cannot give devices cuts of their own: it takes one server side for "
+            "all, devices with a loss of their own, and updates that are merged one by one; leave "
+            'it out, or use method.name = "fedoptima" with an auxiliary network'
+        )
+    if method.robust != "none":
+        raise ConfigError(
+            f"{key}: method.robust = {method.robust!r} compares the updates of all devices, and "
+            "those of different cuts are not alike; leave either out"
+        )
 
 
 def _server_speed(recipe: Recipe, method: Method) -> float | None:

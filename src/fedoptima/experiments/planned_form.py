@@ -98,6 +98,11 @@ def plan_form(recipe: Recipe, build: Build) -> PlannedForm:
             f"method.name = {NAME!r}: the planner needs to know the devices; give the recipe a "
             f"fleet, or choose yourself: split.at and method.{', '.join(PLANNED)}"
         )
+    if recipe.split.per_device:
+        raise ConfigError(
+            f"split.per_device = true: {NAME} chooses one cut for all devices; leave it out, or "
+            'use method.name = "fedoptima", which gives each its own'
+        )
     build_method(recipe, 1)  # its options are checked before they are used
     planner = _Planner(recipe, build)
     best = planner.climb()

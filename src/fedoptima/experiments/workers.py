@@ -28,6 +28,8 @@ def workers_for(recipe: Recipe, workload: Workload, batches: list[int]) -> int:
     """
     if workload.compute.type != "cpu" or multiprocessing.current_process().daemon:
         return 1
+    if recipe.split.per_device:  # workers have one plan for all devices
+        return 1
     if recipe.workers != "auto":
         return _possible(recipe.workers, recipe.threads or 1)
     parameters = sum(parameter.numel() for parameter in workload.model.parameters())

@@ -229,7 +229,7 @@ def changes(experiment: Experiment, split: int) -> Iterator[tuple[str, Experimen
         wide = replace(fleet.server, up=2 * fleet.server.up, down=2 * fleet.server.down)
         yield "twice the server's link", replace(experiment, fleet=replace(fleet, server=wide))
     yield from _other_caps(experiment)
-    if experiment.plan().table:
+    if experiment.plan().table and not experiment.recipe.split.per_device:
         for at, words in _other_splits(split).items():
             planning = replace(experiment.workload.planning, split=at)
             workload = replace(experiment.workload, planning=planning)

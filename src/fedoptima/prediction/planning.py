@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
@@ -83,6 +83,7 @@ class Prediction:
     server_reused: float = 0.0  # share of the server's time, with reused batches
     form: Tried | None = None  # that FedOptima+ chose
     rejected: tuple[Tried, ...] = ()  # the best first
+    cuts: Mapping[NodeId, int] = field(default_factory=dict)  # of devices that have their own
 
     @property
     def server_capacity(self) -> float | None:
@@ -200,6 +201,7 @@ def predict(experiment: Experiment) -> Prediction:
         bottleneck=bottleneck,
         explanation=_explain(experiment, bottleneck, seen, unlimited),
         memory=_memory(experiment, plan),
+        cuts=experiment.cuts(plan),
         auxiliary_pooling=pooling_of(experiment.workload.sides(plan).auxiliary),
         warnings=(
             *_warnings(experiment, seen),
@@ -320,10 +322,8 @@ def _warnings(experiment: Experiment, seen: _DryRun) -> Iterator[str]:
             "late; raise method.credit_timeout"
         )
     if not seen.settled:
-        yield (
-            f"a dry run of {EVENTS:,} events is short for this fleet: the figures are those of "
-            "its beginning"
-        )
+        short = f"a dry run of {EVENTS:,} events is short for this fleet"
+        yield f"{short}: the figures are those of its beginning"
     fleet = experiment.fleet
     if fleet.churn is not None or fleet.changes or fleet.present_at_start < len(fleet.devices):
         yield (

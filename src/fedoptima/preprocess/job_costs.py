@@ -16,6 +16,7 @@ from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
     CloseCopy,
+    CutModel,
     ExportModel,
     Forward,
     FullStep,
@@ -144,7 +145,7 @@ class JobCosts:
                 return self._server_both * batch / parts
             case Merge(parts=updates):
                 return 2.0 * self._device_parameters * (len(updates) + 1)
-            case LoadModel() | ExportModel():
+            case LoadModel() | ExportModel() | CutModel():
                 return float(self._device_parameters)
             case Rebase():
                 return 2.0 * self._device_parameters
@@ -177,7 +178,7 @@ class JobCosts:
                 return own_side + copy * (len(updates) + 2) + 2 * copy * len(refreshed)
             case ExportModel():
                 return 2 * self._model + self._coded_export
-            case LoadModel():
+            case LoadModel() | CutModel():
                 return 2 * self._model
             case Rebase():  # the answer, what was handed in and the model are read
                 return 4 * self._model

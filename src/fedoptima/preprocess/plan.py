@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedoptima.core.codecs import PLAIN, Codec, Codecs, bytes_saved
+from fedoptima.core.cuts import best_option, options_of
 from fedoptima.core.method import ServerTraining
-from fedoptima.core.plan import BlockProfile, Objective, Plan
+from fedoptima.core.plan import BlockProfile, Cut, Objective, Plan
 from fedoptima.preprocess.pipeline import batch_times, parts_for, pipelined_split
 from fedoptima.preprocess.split import DeviceSpeed, Profile, choose_split
 from fedoptima.tasks.output import Output
@@ -37,6 +38,7 @@ class PlanSettings:
     own_split: bool = False  # chosen together with the parts, whatever ``split`` says
     server_flops_per_second: float | None = None  # None: not known, its work takes no time
     codecs: Codecs = PLAIN
+    per_device: bool = False  # each device has a cut of its own
 
     @property
     def output(self) -> Output:
@@ -120,7 +122,7 @@ def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettin
         train_every=settings.train_every,
         split=split,
     )
-    return Plan(
+    plan = Plan(
         profile.blocks,
         choice.split,
         settings.auxiliary,
@@ -130,6 +132,34 @@ def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettin
         settings.micro_batches or _micro_batches(profile, choice.split, devices, settings),
         codecs,
     )
+    return _with_cuts(plan, costs, devices, settings) if settings.per_device else plan
+
+
+def _with_cuts(
+    plan: Plan, costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettings
+) -> Plan:
+    """With the cuts that devices may have: from the first one that is best for a device on, those
+    that are best for some device or might become so when its link or speed changes."""
+    flops = [row.device_flops / settings.batch_size for row in plan.table]
+    nbytes = [row.activation_bytes for row in plan.table]
+
+    def pays(place: int) -> bool:
+        """Does no other cut have less work and less to send? Of equal ones the first counts."""
+        pairs = list(zip(flops, nbytes, strict=True))
+        own = pairs[place]
+        return not any(
+            other[0] <= own[0] and other[1] <= own[1] and (other != own or index < place)
+            for index, other in enumerate(pairs)
+            if index != place
+        )
+
+    places = [place for place in range(len(plan.table)) if pays(place)]
+    cuts = tuple(Cut(place + 1, flops[place], costs.auxiliary(place + 1)) for place in places)
+    options = options_of(replace(plan, cuts=cuts))
+    best = [best_option(options, d.flops_per_second, d.bytes_per_second) for d in devices]
+    first = min(option.split for option in best)
+    cuts = tuple(cut for cut in cuts if cut.split >= first)
+    return replace(plan, split=first, auxiliary_profile=cuts[0].auxiliary_profile, cuts=cuts)
 
 
 def _own_split(

@@ -18,11 +18,12 @@ from fedoptima.core.events import (
     EvaluationFailed,
     Event,
     FailedLate,
+    LinkMeasured,
     Received,
     Rejected,
     TimerFired,
 )
-from fedoptima.core.jobs import Job
+from fedoptima.core.jobs import ExportModel, Job
 from fedoptima.core.machine import job_failed, rejected
 from fedoptima.core.messages import Failed
 from fedoptima.core.server import ServerCore
@@ -115,8 +116,7 @@ class Simulation:
                 break
         return self.outcome
 
-    def tell_server(self, event: Event) -> None:
-        """What its operator wants."""
+    def tell_server(self, event: Event) -> None:  # what its operator wants
         self._tell(SERVER, event)
 
     def _dispatch(self, item: object) -> None:
@@ -242,6 +242,8 @@ class Simulation:
                 self.failure = error
             self._tell(node, job_failed(ticket, job, error))
             return
+        if isinstance(owner, SimDevice) and isinstance(job, ExportModel) and owner.machine.cut:
+            self._tell(node, LinkMeasured(owner.up.bytes_per_second))  # by what it has sent
         self._tell(node, outcome.event(ticket, job))
 
     def _deliver(self, arrived: EnvelopeArrives | None) -> None:
@@ -306,8 +308,7 @@ class Simulation:
     def _end_process(self, name: NodeId, trouble: str = "") -> None:
         device = self.devices[name]
         device.present = device.away_by_churn = False
-        device.job = None
-        device.trouble = trouble
+        device.job, device.trouble = None, trouble
 
     def _start_process(self, name: NodeId) -> None:
         """A restarted process keeps only its incarnation and step numbers."""
@@ -317,8 +318,7 @@ class Simulation:
             self._executor.reset(name)
         device.present = True
         device.hung = device.away_by_churn = False
-        device.job = None
-        device.trouble = ""
+        device.job, device.trouble = None, ""
 
     def _connect(self, name: NodeId) -> None:
         device = self.devices[name]

@@ -14,12 +14,14 @@ from fedoptima.core.events import Metrics
 from fedoptima.core.jobs import (
     AuxiliaryStep,
     Backward,
+    CutModel,
     ExportModel,
     Forward,
     FullStep,
     Job,
     Merge,
     PlanRun,
+    Prepare,
     ServerStep,
     SkipStep,
 )
@@ -66,11 +68,21 @@ class DryServerEngine:
         self._batches = batches
         self.plan: Plan | None = None
         self._sizes: Sizes | None = None
+        self._own: dict[int, Sizes] = {}  # of devices with cuts of their own
 
     @property
     def sizes(self) -> Sizes:
         assert self._sizes is not None
         return self._sizes
+
+    def sizes_at(self, cut: int) -> Sizes:
+        """Of a device with this cut of its own; 0: of all."""
+        if not cut:
+            return self.sizes
+        if cut not in self._own:
+            assert self.plan is not None
+            self._own[cut] = Sizes(self.plan.at(cut))
+        return self._own[cut]
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:  # the most frequent first
@@ -83,12 +95,14 @@ class DryServerEngine:
                 plan = self._planner.plan(speeds)
                 self._adopt(plan)
                 return Outcome(
-                    Payload(result, self.sizes.model),
+                    Payload(result, 0 if plan.cuts else self.sizes.model),
                     text=plan.to_json(),
                     micro_batches=plan.micro_batches,
                 )
+            case CutModel(cut=cut):
+                return Outcome(Payload(result, self.sizes_at(cut).model))
             case Merge():
-                return Outcome(Payload(result, self.sizes.model))
+                return Outcome(Payload(result, 0 if self._has_cuts else self.sizes.model))
         return Outcome(Payload(result, 0))
 
     def evaluate(self) -> Metrics:
@@ -108,18 +122,28 @@ class DryServerEngine:
     def _adopt(self, plan: Plan) -> None:
         self.plan = plan
         self._sizes = Sizes(plan)
+        self._own.clear()
+
+    @property
+    def _has_cuts(self) -> bool:
+        return self.plan is not None and bool(self.plan.cuts)
 
 
 class DryDeviceEngine:
     def __init__(self, server: DryServerEngine, batch: int) -> None:
         self._server = server
         self._batch = batch
+        self._cut = 0  # its own, if devices have some
+
+    @property
+    def _sizes(self) -> Sizes:
+        return self._server.sizes_at(self._cut)
 
     def save(self) -> tuple[dict[str, object], dict[str, Tensor]]:
-        return {}, {}
+        return {"cut": self._cut} if self._cut else {}, {}
 
     def restore(self, state: Mapping[str, object], tensors: dict[str, Tensor]) -> None:
-        pass
+        self._cut = int(str(state.get("cut", 0)))
 
     def execute(self, job: Job, result: PayloadId) -> Outcome:
         match job:  # the most frequent first
@@ -127,12 +151,14 @@ class DryDeviceEngine:
                 return Outcome(Payload(result, 0), self._batch)
             case Forward():
                 samples = part_size(self._batch, job.part, job.parts)
-                nbytes = (self._server.sizes.activation + self._server.label_bytes) * samples
+                nbytes = (self._sizes.activation + self._server.label_bytes) * samples
                 return Outcome(Payload(result, nbytes + (_SHARE_BYTES if job.parts > 1 else 0)))
             case Backward():
                 return Outcome(Payload(result, 0), part_size(self._batch, job.part, job.parts))
             case ExportModel():
-                return Outcome(Payload(result, self._server.sizes.update))
+                return Outcome(Payload(result, self._sizes.update))
+            case Prepare(plan) if self._server.plan and self._server.plan.cuts:
+                self._cut = Plan.from_json(plan).split
         return Outcome(Payload(result, 0))
 
 

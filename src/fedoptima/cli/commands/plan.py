@@ -102,11 +102,12 @@ def _show_split(console: Console, experiment: Experiment, prediction: Prediction
     table.columns[0].no_wrap = True
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     rows = zip(chosen.table, *prediction.candidates.values(), strict=True)
+    marked = {cut.split for cut in chosen.cuts} or {chosen.split}
     order = list(prediction.candidates)
     for row, *either in rows:
         by = dict(zip(order, either, strict=True))
         table.add_row(
-            f"{'>' if row.split == chosen.split else ' '} {row.split} {row.name}",
+            f"{'>' if row.split in marked else ' '} {row.split} {row.name}",
             brief(row.device_flops / _GIGA),
             brief(row.activation_bytes / 2**20),
             brief(row.train_seconds * 1000),
@@ -114,13 +115,33 @@ def _show_split(console: Console, experiment: Experiment, prediction: Prediction
             brief(by["paper"].bottleneck_seconds * 1000),
             brief(by["measured"].bottleneck_seconds * 1000),
             names[row.slowest],
-            style="bold" if row.split == chosen.split else "",
+            style="bold" if row.split in marked else "",
         )
     console.print()
     console.print(Padding(table, _INDENT, expand=False))
     console.print(
         f"\n  One batch on the slowest device, its work as {chosen.objective!r} counts it;"
         "\n  then the longer of train and send as either objective counts.\n"
+    )
+    if prediction.cuts:
+        _show_cuts(console, prediction)
+
+
+def _show_cuts(console: Console, prediction: Prediction) -> None:
+    """Which devices have which cut."""
+    plan, table = prediction.plan, plain_table("  devices", "blocks", "last", "auxiliary", left=3)
+    for cut in plan.cuts:
+        devices = [device for device, split in prediction.cuts.items() if split == cut.split]
+        extra = cut.auxiliary_profile
+        table.add_row(
+            f"  {listed(devices)}" if devices else "  none, if nothing changes",
+            str(cut.split),
+            plan.blocks[cut.split - 1].name,
+            f"{extra.parameters:,} parameters" if extra else "",
+        )
+    console.print(Padding(table, _INDENT, expand=False))
+    console.print(
+        "\n  Each device has its own; when its link or speed changes for good, another one.\n"
     )
 
 
@@ -179,7 +200,8 @@ def _range(seconds: Iterable[float]) -> str:
 def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> None:
     plan, extra = prediction.plan, prediction.plan.auxiliary_profile
     name = plan.blocks[plan.split - 1].name
-    table.add_row("split", f"after {name}: {plan.split} of {len(plan.blocks)} blocks on the device")
+    where = "on every device" if plan.cuts else "on the device"
+    table.add_row("split", f"after {name}: {plan.split} of {len(plan.blocks)} blocks {where}")
     if extra is not None:
         table.add_row("auxiliary", f"{plan.auxiliary}, {extra.parameters:,} parameters")
         side = prediction.auxiliary_pooling

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep
+from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep, cut_of
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import SERVER, NodeId, PayloadId
@@ -70,7 +70,7 @@ class RecordedServer(ServerEngine):
         if not self._records or job.parts > 1:
             return self._eager(learner, tensors, job, place)
         shapes = tuple((name, tensor.shape) for name, tensor in tensors.items())
-        key = (self._owner(job), job.return_gradient, shapes)
+        key = (self._owner(job), job.return_gradient, cut_of(job), shapes)
         step = self._steps.get(key)
         if step is None:
             if self._seen.setdefault(key, 0) < AT_FIRST:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedoptima.core.events import Metrics
-from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep
+from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep, cut_of
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import SERVER, NodeId, PayloadId
@@ -100,7 +100,7 @@ class GraphedServer(ServerEngine):
         if not self._records or place is None or self.deferred is None or self._mixes(job):
             return super()._train(learner, tensors, job, place)
         shapes = tuple(tensor.shape for tensor in tensors.values())
-        key = (self._owner(job), job.part, job.parts, job.return_gradient, shapes)
+        key = (self._owner(job), job.part, job.parts, job.return_gradient, cut_of(job), shapes)
         step = self._steps.get(key)
         if step is None or step.room != self.deferred.room:
             if self._seen.setdefault(key, 0) < AT_FIRST:

@@ -153,21 +153,23 @@ class Payload(_message.Message):
     def __init__(self, id: _Optional[str] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class ProgramSpec(_message.Message):
-    __slots__ = ("kind", "micro_batches", "delta", "train_every", "overlap")
+    __slots__ = ("kind", "micro_batches", "delta", "train_every", "overlap", "cut")
     KIND_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     TRAIN_EVERY_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     kind: str
     micro_batches: int
     delta: bool
     train_every: int
     overlap: bool
-    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., delta: bool = ..., train_every: _Optional[int] = ..., overlap: bool = ...) -> None: ...
+    cut: int
+    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., delta: bool = ..., train_every: _Optional[int] = ..., overlap: bool = ..., cut: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("incarnation", "samples", "flops_per_second", "bytes_per_second", "version", "training", "pending", "step")
+    __slots__ = ("incarnation", "samples", "flops_per_second", "bytes_per_second", "version", "training", "pending", "step", "cut")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     FLOPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +178,7 @@ class Join(_message.Message):
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     samples: int
     flops_per_second: float
@@ -184,31 +187,40 @@ class Join(_message.Message):
     training: bool
     pending: str
     step: int
-    def __init__(self, incarnation: _Optional[int] = ..., samples: _Optional[int] = ..., flops_per_second: _Optional[float] = ..., bytes_per_second: _Optional[float] = ..., version: _Optional[int] = ..., training: bool = ..., pending: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+    cut: int
+    def __init__(self, incarnation: _Optional[int] = ..., samples: _Optional[int] = ..., flops_per_second: _Optional[float] = ..., bytes_per_second: _Optional[float] = ..., version: _Optional[int] = ..., training: bool = ..., pending: _Optional[str] = ..., step: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class ActivationBatch(_message.Message):
-    __slots__ = ("seq", "data", "part", "parts")
+    __slots__ = ("seq", "data", "part", "parts", "cut")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     seq: int
     data: Payload
     part: int
     parts: int
-    def __init__(self, seq: _Optional[int] = ..., data: _Optional[_Union[Payload, _Mapping]] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
+    cut: int
+    def __init__(self, seq: _Optional[int] = ..., data: _Optional[_Union[Payload, _Mapping]] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class ModelUpdate(_message.Message):
-    __slots__ = ("version", "trained", "data", "forwarded")
+    __slots__ = ("version", "trained", "data", "forwarded", "cut", "seconds", "bytes_per_second")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRAINED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     version: int
     trained: int
     data: Payload
     forwarded: int
-    def __init__(self, version: _Optional[int] = ..., trained: _Optional[int] = ..., data: _Optional[_Union[Payload, _Mapping]] = ..., forwarded: _Optional[int] = ...) -> None: ...
+    cut: int
+    seconds: float
+    bytes_per_second: float
+    def __init__(self, version: _Optional[int] = ..., trained: _Optional[int] = ..., data: _Optional[_Union[Payload, _Mapping]] = ..., forwarded: _Optional[int] = ..., cut: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_per_second: _Optional[float] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("error", "diverged")
