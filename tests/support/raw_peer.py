@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from queue import Queue
 
 import grpc
@@ -18,8 +19,12 @@ from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
 DEADLINE = 20.0  # seconds, for what takes milliseconds
 
 
+_PROCESSES = count()
+
+
 def hello(name: str, **said: object) -> wire.Frame:
-    usual = {"schema": SCHEMA, "name": name, "process": f"process of {name}", "version": "0"}
+    process = f"process {next(_PROCESSES)} of {name}"
+    usual = {"schema": SCHEMA, "name": name, "process": process, "version": "0"}
     return wire.Frame(hello=wire.Hello(**(usual | said)))
 
 

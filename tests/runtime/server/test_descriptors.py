@@ -14,6 +14,7 @@ from tests.support.processes import fleet
 
 REPORT = """
 import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, {limits})
 from fedoptima.runtime.server.descriptors import most_connections, shortage
 {call}
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -21,13 +22,10 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def limited(call: str, soft: int, hard: int) -> list[str]:
-    def lower() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-    script = REPORT.format(call=call)
-    done = subprocess.run(
-        [sys.executable, "-c", script], preexec_fn=lower, capture_output=True, text=True, check=True
-    )
+    # By itself: a preexec_fn runs gRPC's handlers of a fork, which abort where it has threads.
+    script = REPORT.format(call=call, limits=(soft, hard))
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 

@@ -286,6 +286,22 @@ def test_a_peer_that_breaks_the_protocol_is_dropped_with_a_reason(
     assert not any("Traceback" in line or "Exception" in line for line in caplog.messages)
 
 
+def test_a_process_that_was_dropped_and_did_not_hear_why_is_told_when_it_comes_back(
+    server: Server, peer: RawPeer
+) -> None:
+    introduction = hello(MALLORY)
+    peer.send(introduction)
+    peer.hear("welcome")
+    peer.say(Stop("enough"))  # which only a server says
+    dropped = peer.ending()
+    assert dropped[0] is grpc.StatusCode.INVALID_ARGUMENT
+    with RawPeer(server.address) as again:
+        again.send(introduction)
+        assert again.ending() == dropped
+    with RawPeer(server.address) as anew:  # somebody has started it again
+        introduced(anew)
+
+
 def test_a_frame_too_large_for_the_transport_ends_the_stream(server: Server, peer: RawPeer) -> None:
     introduced(peer)
     peer.send(bytes(MAX_FRAME_BYTES + 1))

@@ -60,6 +60,7 @@ class NodeReception:
     async def admit(self, visitor: Visitor) -> Admitted:
         device = visitor.device
         self._refuse_too_often(device)
+        self._refuse_dropped(visitor)
         await self._make_room(visitor)
         self._refuse_at_the_end()
         return Admitted(
@@ -75,6 +76,13 @@ class NodeReception:
         )
         if not arrivals.take(1, time.monotonic()):
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{device} connects too often; come later")
+
+    def _refuse_dropped(self, visitor: Visitor) -> None:
+        """gRPC may lose a stream's last words: a write that fails at that moment has the device see
+        an internal error in their place, and come again. It is told once more."""
+        process, reason = self._node.dropped.get(visitor.device, (None, ""))
+        if visitor.process and process == visitor.process:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
     def _refuse_at_the_end(self) -> None:
         outcome = self._node.outcome

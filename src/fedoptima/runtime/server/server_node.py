@@ -77,6 +77,7 @@ class ServerNode(Node):
         self.incarnation = incarnation
         self.sessions: dict[NodeId, DeviceSession] = {}
         self.device_observers: list[DeviceObserver] = []
+        self.dropped: dict[NodeId, tuple[str, str]] = {}  # each one's last process, and why
         self._sessions_given: dict[NodeId, int] = {}  # the number of each device's last one
         self._checkpointer = checkpointer
         self.records = records
@@ -176,6 +177,7 @@ class ServerNode(Node):
         found = self.sessions.get(peer)
         if found is not None and found.number == session:
             self.log.warning("%s is dropped: %s", peer, printable(reason))
+            self.dropped[peer] = found.process, reason
             found.end(Refusal(grpc.StatusCode.INVALID_ARGUMENT, reason))
             self.closed(found, reason)
 
