@@ -1,9 +1,10 @@
-"""Settings of the whole test run: one thread, and how hard hypothesis looks."""
+"""Settings of the whole test run: one thread, how hard hypothesis looks, what begins first."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Before anybody imports torch: results and timings of tests must not depend on the machine's cores.
@@ -15,12 +16,20 @@ _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
     "default",
-    max_examples=60,
+    max_examples=20,
     deadline=None,
     print_blob=True,
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
-# By hand, after a change of the core: pytest tests/sim tests/core --hypothesis-profile thorough
+# By `make slow`, and by hand after a change of the core: --hypothesis-profile thorough
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=3000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# With several workers a file is one worker's: those that take a minute and more begin first, or one
+# of them would be left at the end.
+_LONG = ("tests/e2e/test_kill.py", "tests/documents/test_code_blocks.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
