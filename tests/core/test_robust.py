@@ -15,7 +15,7 @@ from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId, Payload
 from tests.support.bench import ServerBench, of, running_server, sent, update
-from tests.support.rows import fedasync, fl
+from tests.support.rows import Options, fedasync, fl
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 WHY = "it moves the model against the fleet"
@@ -104,6 +104,20 @@ def test_what_the_core_remembers_of_models_survives_a_checkpoint() -> None:
     restored = thaw(freeze(bench.server), {})
     assert isinstance(restored, ServerCore)
     assert restored.training.models.base_of(B, 0) == kept
+
+
+def test_models_of_devices_that_are_gone_for_good_are_not_kept_for_ever() -> None:
+    bench = running_server(refusing(fedasync(Options(max_delay=2))), "a", "b", "c")
+    bench.leaves("b")
+    for number in range(3):
+        kept = bench.server.training.models.base_of(B, 0)
+        assert kept is not None, "it may still come back with its update"
+        bench.says("a", update(f"a/0/{number}", version=number))
+        bench.done()
+        bench.leaves("c")
+        bench.joins("c")
+    assert bench.server.training.models.base_of(B, 0) is None
+    assert bench.server.training.models.base_of(C, 3) is not None
 
 
 def test_refusals_are_read_as_they_were_written() -> None:

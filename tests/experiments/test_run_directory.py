@@ -96,6 +96,13 @@ def test_no_two_processes_that_serve_a_run_have_the_same_number(tmp_path: Path) 
     assert directory.begin_process(None) == 0  # no checkpoint was saved: it begins anew
 
 
+def test_they_have_not_either_where_the_disk_has_no_room_for_another_file(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert [directory.begin_process(known) for known in (None, 8)] == [0, 9]
+    (tmp_path / "starts.tmp").mkdir()  # in the way of the new file, as a full disk would be
+    assert [directory.begin_process(0) for _ in range(2)] == [10, 11]
+
+
 def test_a_result_is_on_disk_before_the_checkpoints_go(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

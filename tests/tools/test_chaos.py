@@ -11,7 +11,7 @@ import pytest
 from fedoptima.config.load import load_recipe
 from fedoptima.core.effects import Effect, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Event, Gap, JobDone, Received
-from fedoptima.core.jobs import ExportModel, LoadModel, Merge, Part, ServerStep
+from fedoptima.core.jobs import ExportModel, LoadModel, Merge, Part, Rebase, ServerStep
 from fedoptima.core.messages import ActivationBatch, Join, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.experiments.setup import prepare
@@ -196,6 +196,14 @@ def test_rounds_in_vain_belong_to_the_fault_before_the_next_update() -> None:
     assert lost_until(done, payload(0).id, merged, 0) == (0, 1)
     assert lost_until(done, payload(2).id, merged, 1) == (2, 4)
     assert lost_until(done, payload(3).id, merged, 1) == (0, 1)
+
+
+def test_a_device_that_overlaps_its_rounds_begins_one_with_each_update() -> None:
+    load = by_device(JobDone(1, LoadModel(MODEL, 0.0), MODEL))
+    rebase = by_device(JobDone(1, Rebase(MODEL, 0.0), MODEL))
+    ends = [by_device(JobDone(n, ExportModel(keep=True), payload(n))) for n in range(3)]
+    done = rounds([load, ends[0], rebase, ends[1], load, ends[2], rebase])
+    assert [one.update for one in done] == [payload(0).id, payload(1).id, None, payload(2).id]
 
 
 # ---- the record ----------------------------------------------------------------------------------

@@ -233,7 +233,11 @@ class Round:
 
 
 def rounds(records: Iterable[Record]) -> list[Round]:
-    """Of a device, in order, from the first model it loaded. The last one may be unfinished."""
+    """Of a device, in order, from the first model it loaded. The last one may be unfinished.
+
+    A device that overlaps its rounds begins the next with what it hands in, and rebases it on the
+    answer: `Rebase` begins none.
+    """
     found: list[Round] = []
     open_round = False
     for record in records:
@@ -242,9 +246,9 @@ def rounds(records: Iterable[Record]) -> list[Round]:
                 if open_round:
                     found.append(Round(None))
                 open_round = True
-            case JobDone(_, ExportModel(), result) if open_round:
+            case JobDone(_, ExportModel(keep=overlaps), result) if open_round:
                 found.append(Round(result.id))
-                open_round = False
+                open_round = overlaps
     return found
 
 

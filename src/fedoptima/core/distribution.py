@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import InvariantBroken
@@ -99,6 +99,15 @@ class Distribution:
         """The model of that version, if it is what the device was sent last."""
         sent = self._sent.get(device)
         return sent[1] if sent is not None and sent[0] == version else None
+
+    def forget_bases(self, members: Collection[NodeId], max_delay: int) -> None:
+        """Of devices that have been away for so many merges that nothing of theirs is merged."""
+        if len(self._sent) > len(members):
+            self._sent = {
+                device: sent
+                for device, sent in self._sent.items()
+                if device in members or self.age.away(device) <= max_delay
+            }
 
     def left(self, device: NodeId, *, keep_copy: bool = False) -> None:
         """``keep_copy``: an update of the device is yet to be merged, together with its copy."""

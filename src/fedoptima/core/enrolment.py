@@ -129,6 +129,7 @@ class Enrolment:
         self.aggregation.left(device, now, awaited=awaited)
         kept = self.aggregation.holds(device)
         self.models.left(device, keep_copy=kept)
+        self.models.forget_bases(self.roster.members, self.aggregation.max_delay)
         self._reconsider_due |= not awaited  # a barrier that waited only for this device opens
         self.reuse.left(device)
         dropped = self.scheduler.leave(device)

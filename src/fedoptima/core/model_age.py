@@ -27,6 +27,10 @@ class ModelAge:
     def left(self, device: NodeId) -> None:
         self._left[device] = self._now
 
+    def away(self, device: NodeId) -> float:
+        """How much was merged since the device left, or before it was here."""
+        return self._now - self._left.get(device, 0.0)
+
     def back_with_work(self, device: NodeId) -> None:
         if device in self._left:
             away = self._now - self._left.pop(device)

@@ -213,9 +213,20 @@ class RunDirectory(RunFiles):
                 number = max(number, int(read_plain(self.starts)))
         try:
             write_whole(self.starts, str(number + 1), sync=True)
-        except OSError as error:  # a full disk must not keep a run from going on
-            _log.warning("%s: cannot be written (%s)", self.starts, error.strerror)
+        except OSError:
+            self._write_over_starts(number + 1)
         return number
+
+    def _write_over_starts(self, number: int) -> None:
+        """In its place: a full disk has room for that, where there is none for another file."""
+        try:
+            with self.starts.open("r+", encoding="utf-8") as file:
+                file.write(str(number))
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:  # which must not keep a run from going on
+            _log.warning("%s: cannot be written (%s)", self.starts, error.strerror)
 
     def write_stopped(self, when: str) -> None:
         """For who looks at the run: it has not fallen silent."""
