@@ -58,7 +58,9 @@ def test_every_executor_gives_the_same_run(name: str, executor: str) -> None:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", ["fedoptima", "fl", "splitfed", "fedbuff", "robust fedoptima"])
+@pytest.mark.parametrize(
+    "name", ["fedoptima", "fl", "splitfed", "pipar", "fedbuff", "robust fedoptima"]
+)
 def test_a_run_goes_on_under_another_executor(name: str, executor: str, tmp_path: Path) -> None:
     unbroken = run(**{**CASES[name], **EXECUTORS[executor], **REFERENCE})
     path, other = tmp_path / "run", {"workers": EXECUTORS[executor]["workers"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -224,6 +224,14 @@ class Learner:
     def leave_out(self, bad: Tensor) -> None:
         """Undo the step that has begun if ``bad`` is true."""
         self._undo.leave_out(bad)
+
+    def held_gradients(self) -> list[Tensor | None]:
+        """Of every parameter, as far as the parts of a mini-batch have made them."""
+        return [parameter.grad for parameter in self._parameters]
+
+    def hold_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def gradients(self) -> list[Tensor]:
         return [p.grad for p in self._parameters if p.grad is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class _Forward:
     recording: Recording[tuple[object, Tensor, Tensors]]  # output, labels, and what is sent
     back: Recording[object] | None = None
     gradient: Tensors | None = None  # what `back` reads
+    # Of the parameters, after `back`: the next part of the mini-batch adds to them in place.
+    left: list[Tensor | None] = field(default_factory=list)
 
 
 class GraphedDevice(DeviceEngine):
@@ -212,9 +214,10 @@ class GraphedDevice(DeviceEngine):
     def _backward(
         self, seq: int, part: int, gradient: Tensors, apply: bool, result: PayloadId
     ) -> Outcome:
-        _, forward, labels = self._waiting[seq, part]
+        parts, forward, labels = self._waiting[seq, part]
         if not isinstance(forward, _Forward):
             return super()._backward(seq, part, gradient, apply, result)
+        learner = self._learning()
         if forward.back is None or forward.gradient is None:
             forward.gradient = {name: tensor.clone() for name, tensor in gradient.items()}
             output, static = forward.recording.made[0], forward.gradient
@@ -222,15 +225,18 @@ class GraphedDevice(DeviceEngine):
             def work() -> object:
                 propagate(output, static)
                 if apply:
-                    self._learning().learn()
+                    learner.learn()
                 return None
 
             forward.back = self._recorder.record(work, forward.recording.graph.pool())
+            forward.left = learner.held_gradients()
         else:
             for name, tensor in forward.gradient.items():
                 tensor.copy_(gradient[name])
         del self._waiting[seq, part]
         forward.back.replay()
+        if parts > 1:  # a checkpoint looks for them there
+            learner.hold_gradients(forward.left)
         return Outcome(Payload(result, 0), samples=len(labels))
 
     def _seed(self, *what: str | int) -> int:

@@ -31,6 +31,9 @@ class _Step:
     tensors: Tensors
     place: Tensor
     room: int
+    # Of the parameters, before and after it: a later part of a mini-batch adds to them in place.
+    found: list[Tensor | None]
+    left: list[Tensor | None]
 
 
 class GraphedServer(ServerEngine):
@@ -43,6 +46,7 @@ class GraphedServer(ServerEngine):
         self._lanes: dict[NodeId, Recorder] = {}  # of copies, which do not wait for each other
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}
+        self._replays: dict[NodeId, bool] = {}  # the mini-batch that has begun, with all its parts
 
     def context(self) -> AbstractContextManager[object]:
         for lane in self._lanes.values():
@@ -90,6 +94,9 @@ class GraphedServer(ServerEngine):
             k: s for k, s in self._steps.items() if device is not None and k[0] != device
         }
         self._seen = {k: n for k, n in self._seen.items() if device is not None and k[0] != device}
+        self._replays = {
+            d: r for d, r in self._replays.items() if device is not None and d != device
+        }
 
     def _learner(self, who: str) -> Learner:
         return self._new_learner(who, static=True)
@@ -101,11 +108,10 @@ class GraphedServer(ServerEngine):
             return super()._train(learner, tensors, job, place)
         shapes = tuple(tensor.shape for tensor in tensors.values())
         key = (self._owner(job), job.part, job.parts, job.return_gradient, cut_of(job), shapes)
+        if not self._is_replayed(key, job):
+            return super()._train(learner, tensors, job, place)
         step = self._steps.get(key)
-        if step is None or step.room != self.deferred.room:
-            if self._seen.setdefault(key, 0) < AT_FIRST:
-                self._seen[key] += 1
-                return super()._train(learner, tensors, job, place)
+        if step is None or not self._holds(step, learner, job):
             try:
                 step = self._steps[key] = self._recorded(learner, tensors, job, place)
             except RuntimeError as error:
@@ -118,7 +124,29 @@ class GraphedServer(ServerEngine):
             torch._foreach_copy_([*step.tensors.values(), step.place], given)
             learner.stepped()
         gradients = step.recording.replay(lambda: self._seed_of(job))
+        if job.parts > 1:  # a checkpoint looks for them there
+            learner.hold_gradients(step.left)
         return {name: tensor.clone() for name, tensor in gradients.items()}
+
+    def _is_replayed(self, key: tuple[object, ...], job: ServerStep) -> bool:
+        """The first parts of a mini-batch decide for the others, which add to their gradients; a
+        run that goes on from between two parts computes the rest one by one."""
+        owner = self._owner(job)
+        if job.part == 0:
+            seen = self._seen.setdefault(key, 0)
+            self._seen[key] = seen + 1
+            self._replays[owner] = seen >= AT_FIRST
+        return self._replays.get(owner, False)
+
+    def _holds(self, step: _Step, learner: Learner, job: ServerStep) -> bool:
+        """Is what it was recorded with still at its place?"""
+        assert self.deferred is not None
+        if step.room != self.deferred.room:
+            return False
+        if job.part == 0:
+            return True
+        now = learner.held_gradients()
+        return all(one is other for one, other in zip(step.found, now, strict=True))
 
     def _mixes(self, job: ServerStep) -> bool:
         """Would parts of different devices, of other sizes, add to each other's gradients?"""
@@ -135,5 +163,7 @@ class GraphedServer(ServerEngine):
         assert self.deferred is not None
         static, own = {name: tensor.clone() for name, tensor in tensors.items()}, place.clone()
         train = super()._train
+        found = learner.held_gradients() if job.part else []
         recording = self._lane(job).record(lambda: train(learner, static, job, own))
-        return _Step(recording, static, own, self.deferred.room)
+        left = learner.held_gradients() if job.parts > 1 else []
+        return _Step(recording, static, own, self.deferred.room, found, left)
