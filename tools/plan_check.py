@@ -2,14 +2,15 @@
 
     python -m tools.plan_check recipes/paper/[ab]_{image,text}.toml --dry
     python -m tools.plan_check recipes/paper/[ab]_{image,text}.toml --device cuda --data DIR
-    python -m tools.plan_check recipes/demo_digits.toml --network --epochs 5
+    python -m tools.plan_check recipes/paper/a_image.toml --network --device cuda --data DIR
 
 A plan comes from a dry run that ends as soon as every device has done a few rounds, with all
 devices there from the start. It is compared with a whole run of --epochs: simulated with training
 (--dry: the timing alone, which is the same), or with --network by a server and a process for each
-device on this machine, over TLS, as slow as the fleet says (`fedoptima run --paced`). The server is
-not slowed: there it should be faster than what it is sent. Writes results/plan_check/<how>.json
-after every run, and exits with 1 if something is off by more.
+device on this machine, over TLS, as slow as the fleet says (`fedoptima run --paced`). That server
+is not slowed, so the plan gets one of --server-gflops; and a slowed link may catch up on a moment
+in which it had nothing to send, which matters where a batch takes it only milliseconds. Writes
+results/plan_check/<how>.json after every run, and exits with 1 if something is off by more.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record |= {"epochs": given.epochs, "runs": []}
     changes = [f"stop={{epochs={given.epochs:g}}}", f"device={json.dumps(given.device)}"]
     changes += [f"data.directory={json.dumps(given.data)}"] if given.data else []
+    if given.network:
+        changes.append(f"fleet.server.gflops={given.server_gflops}")
     changes += given.set
     for path in given.recipes:
         for method in given.methods:
@@ -117,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry", action="store_true", help="the timing alone, without training")
     how.add_argument("--network", action="store_true", help="real processes, in real time")
+    parser.add_argument("--server-gflops", type=float, default=100.0, help="of --network's server")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", help="folder of the data sets")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
