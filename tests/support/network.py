@@ -28,6 +28,7 @@ from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_run import RunHooks, ServerWatch, serve_run
 from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.named_code import allow
+from fedoptima.preprocess.job_costs import Rates
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.device.client import Device, Pace, Workplace
 from fedoptima.runtime.device.device_node import NetworkDeviceEngine
@@ -245,14 +246,21 @@ def start_device(
     give_up_after: float = DEADLINE,
     allowed: Sequence[str] = ("tests",),
     pace: Pace | None = None,
+    rates: Rates | None = None,
+    claims: float | None = None,
 ) -> Work:
-    """A device in a thread; its answer says why it ended."""
+    """A device in a thread; its answer says why it ended.
+
+    ``claims``: FLOP/s, whatever it really has.
+    """
     state = StateFile(folder / f"{name}.json")
     code = allow(allowed)
-    setup = DeviceSetup(name=name, server=server, state=state, tls=tls, code=code)
+    setup = DeviceSetup(name=name, server=server, state=state, tls=tls, code=code, rates=rates)
 
     def build(recipe: str) -> Workplace:
         place = build_workplace(setup, recipe)
+        if claims is not None:
+            place = replace(place, measure_speed=lambda: claims)
         return replace(place, engine=gate.around(place.engine)) if gate else place
 
     async def live() -> str:

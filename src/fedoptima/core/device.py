@@ -22,20 +22,12 @@ from fedoptima.core.events import (
     FailedLate,
     JobDone,
     JobFailed,
-    LinkMeasured,
+    Measured,
     Received,
     Rejected,
 )
 from fedoptima.core.job_slot import JobSlot
-from fedoptima.core.jobs import (
-    AuxiliaryStep,
-    ExportModel,
-    Forward,
-    LoadModel,
-    Prepare,
-    Rebase,
-    SkipStep,
-)
+from fedoptima.core.jobs import ExportModel, LoadModel, Prepare, Rebase, SkipStep
 from fedoptima.core.messages import (
     ActivationBatch,
     Assignment,
@@ -65,7 +57,7 @@ class DevicePhase(Enum):
 class DeviceCore:
     _forwarded = 0  # these are here, because checkpoints of earlier versions do not have them
     _held: tuple[Order, ...] = ()
-    _began = _seconds = _link = 0.0
+    _seconds = _link = 0.0
 
     def __init__(
         self,
@@ -93,9 +85,9 @@ class DeviceCore:
         self._trained = 0  # samples
         self._forwarded = 0  # and not trained on
         self._held = ()  # what comes after the rebasing that is under way
-        # Where devices have cuts of their own: when the running job began, the time it has computed
-        # since its last update, and what its uplink carries, if that was measured.
-        self._began = self._seconds = self._link = 0.0
+        # Where devices have cuts of their own: the time that it has computed for its next update,
+        # and what its uplink carries, if that was measured.
+        self._seconds = self._link = 0.0
         self._slot = JobSlot()
         self.stopped = False
 
@@ -122,20 +114,6 @@ class DeviceCore:
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self.stopped and not isinstance(event, FailedLate):
             return []
-        if self.cut:
-            self._measure(event, now)
-        return self._react(event)
-
-    def _measure(self, event: Event, now: float) -> None:
-        """One job follows another while a device trains: the next begins when this one is done."""
-        if isinstance(event, JobDone) and isinstance(event.job, Forward | AuxiliaryStep):
-            self._seconds += now - self._began
-        if isinstance(event, LinkMeasured):
-            self._link = event.bytes_per_second
-        if isinstance(event, JobDone) or self._slot.free:
-            self._began = now
-
-    def _react(self, event: Event) -> list[Effect]:
         match event:  # the most frequent first
             case JobDone():
                 return self._job_done(event)
@@ -149,7 +127,8 @@ class DeviceCore:
                 if session == self._session:
                     raise ProtocolViolation(error)
                 return []
-            case LinkMeasured():
+            case Measured(seconds, carried):
+                self._seconds, self._link = seconds, carried or self._link
                 return []
             case JobFailed(error=error, diverged=diverged) | FailedLate(error, diverged):
                 return [*self._send(Failed(error, diverged)), *self._stop(error, failed=True)]

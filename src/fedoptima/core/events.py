@@ -75,10 +75,12 @@ class FailedLate:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkMeasured:
-    """What the uplink of this device carries, as far as it was used since the last time."""
+class Measured:
+    """How long this device has computed for the update that it hands in next, and what its uplink
+    carries. A core has no clock, and a replay may have another one."""
 
-    bytes_per_second: float
+    seconds: float
+    bytes_per_second: float  # 0: it was not in use enough to tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ Event = (
     | JobDone
     | JobFailed
     | FailedLate
-    | LinkMeasured
+    | Measured
     | Evaluated
     | EvaluationFailed
     | TimerFired

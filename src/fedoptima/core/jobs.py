@@ -236,6 +236,16 @@ def source_of(job: Job) -> NodeId | None:
     return None
 
 
+def computed(seconds: float, job: Job, taken: float) -> float:
+    """The time that a device has computed for its next update, after another job."""
+    match job:
+        case Forward() | AuxiliaryStep():
+            return seconds + taken
+        case Prepare() | LoadModel() | ExportModel():
+            return 0.0
+    return seconds
+
+
 def cut_of(job: Job) -> int:
     """The blocks on the device that a job of the server is about; 0: as the plan says for all."""
     return job.cut if isinstance(job, CutStep | ReusedStep | CutMerge | CutModel) else 0

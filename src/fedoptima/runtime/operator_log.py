@@ -72,6 +72,9 @@ def _brought(join: Join) -> str:
 def _in_words(plan: Plan) -> str:
     if plan.split == len(plan.blocks):
         return "every device trains the whole model"
+    if plan.cuts:
+        most = plan.cuts[-1].split
+        return f"{plan.split} to {most} of {len(plan.blocks)} blocks are on a device, as suits it"
     first = plan.blocks[plan.split - 1].name
     text = f"{plan.split} of {len(plan.blocks)} blocks are on the devices, up to {first}"
     if plan.auxiliary_profile is None:

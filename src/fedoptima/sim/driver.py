@@ -18,12 +18,11 @@ from fedoptima.core.events import (
     EvaluationFailed,
     Event,
     FailedLate,
-    LinkMeasured,
     Received,
     Rejected,
     TimerFired,
 )
-from fedoptima.core.jobs import ExportModel, Job
+from fedoptima.core.jobs import Job
 from fedoptima.core.machine import job_failed, rejected
 from fedoptima.core.messages import Failed
 from fedoptima.core.server import ServerCore
@@ -242,8 +241,10 @@ class Simulation:
                 self.failure = error
             self._tell(node, job_failed(ticket, job, error))
             return
-        if isinstance(owner, SimDevice) and isinstance(job, ExportModel) and owner.machine.cut:
-            self._tell(node, LinkMeasured(owner.up.bytes_per_second))  # by what it has sent
+        if isinstance(owner, SimDevice) and owner.machine.cut:
+            measured = owner.measure(job, self._costs.seconds(node, job))
+            if measured is not None:
+                self._tell(node, measured)
         self._tell(node, outcome.event(ticket, job))
 
     def _deliver(self, arrived: EnvelopeArrives | None) -> None:
@@ -306,9 +307,7 @@ class Simulation:
             self._at((tick + 1) * self._churn.every, ChurnDue(tick + 1))
 
     def _end_process(self, name: NodeId, trouble: str = "") -> None:
-        device = self.devices[name]
-        device.present = device.away_by_churn = False
-        device.job, device.trouble = None, trouble
+        self.devices[name].end(trouble)
 
     def _start_process(self, name: NodeId) -> None:
         """A restarted process keeps only its incarnation and step numbers."""
@@ -316,9 +315,7 @@ class Simulation:
         if device.session:
             device.machine = device.machine.restarted()
             self._executor.reset(name)
-        device.present = True
-        device.hung = device.away_by_churn = False
-        device.job, device.trouble = None, ""
+        device.begin()
 
     def _connect(self, name: NodeId) -> None:
         device = self.devices[name]

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.errors import InvariantBroken
-from fedoptima.core.events import Metrics, Rejected
-from fedoptima.core.jobs import Job
+from fedoptima.core.events import Measured, Metrics, Rejected
+from fedoptima.core.jobs import ExportModel, Job, computed
 from fedoptima.core.serialization import register
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import NodeId, value
@@ -117,6 +117,8 @@ class ChurnDue:
 class SimDevice:
     """A device's core and its surroundings, as far as they change."""
 
+    computed = 0.0  # here, because checkpoints of earlier versions do not have it
+
     def __init__(self, machine: DeviceCore, up: Link, down: Link) -> None:
         self.machine = machine
         self.up = up
@@ -128,6 +130,22 @@ class SimDevice:
         self.trouble = ""  # the error that took it out of the run
         self.hung = False
         self.job: tuple[int, Job] | None = None
+        self.computed = 0.0  # seconds for its next update, where devices have cuts of their own
+
+    def begin(self) -> None:
+        """Its process does."""
+        self.present, self.hung, self.away_by_churn = True, False, False
+        self.job, self.trouble, self.computed = None, "", 0.0
+
+    def end(self, trouble: str) -> None:
+        self.present = self.away_by_churn = False
+        self.job, self.trouble = None, trouble
+
+    def measure(self, job: Job, seconds: float) -> Measured | None:
+        """What is known with an update that is ready; a job has taken so long."""
+        before, self.computed = self.computed, computed(self.computed, job, seconds)
+        ready = isinstance(job, ExportModel)
+        return Measured(before, self.up.bytes_per_second) if ready else None
 
     def link(self, *, upward: bool) -> Link:
         return self.up if upward else self.down

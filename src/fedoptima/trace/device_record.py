@@ -24,6 +24,7 @@ from fedoptima.core.events import (
     Event,
     JobDone,
     JobFailed,
+    Measured,
     Received,
     Rejected,
 )
@@ -35,7 +36,15 @@ from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.trace.record import Record, resolved
 
 _DeviceEvent = (
-    Connected | Disconnected | Received | Rejected | JobDone | JobFailed | DiskFailing | DiskWorks
+    Connected
+    | Disconnected
+    | Received
+    | Rejected
+    | JobDone
+    | JobFailed
+    | Measured
+    | DiskFailing
+    | DiskWorks
 )
 _DeviceEffect = Send | Run | Note | Halt
 _NARROWER: Final[dict[tuple[type, str], object]] = {

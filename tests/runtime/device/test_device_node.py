@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +15,14 @@ import pytest
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt
 from fedoptima.core.errors import TrainingDiverged
-from fedoptima.core.events import Connected, Disconnected, Event, JobDone, Received
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    Event,
+    JobDone,
+    Measured,
+    Received,
+)
 from fedoptima.core.jobs import Forward, FullStep
 from fedoptima.core.messages import (
     Assignment,
@@ -22,6 +30,7 @@ from fedoptima.core.messages import (
     Join,
     Message,
     ModelUpdate,
+    ProgramSpec,
     Stop,
 )
 from fedoptima.core.types import SERVER, NodeId
@@ -58,9 +67,13 @@ class Line:
         self.number = number
         self.sent: list[Message] = []
         self.ended: list[str] = []
+        self.rate = 0.0
 
     def send(self, message: Message) -> None:
         self.sent.append(message)
+
+    def carries(self) -> float:
+        return self.rate
 
     def end(self, reason: str) -> None:
         self.ended.append(reason)
@@ -102,6 +115,20 @@ class Stage:
 
 def kinds(messages: list[Message]) -> list[type]:
     return [type(message) for message in messages]
+
+
+def test_a_device_with_a_cut_of_its_own_says_what_it_has_measured(tmp_path: Path) -> None:
+    async def story(program: ProgramSpec) -> list[float]:
+        stage, link = Stage(tmp_path), Line(1)
+        link.rate = 500.0
+        stage.begin(link, program)
+        await stage.until(lambda: ModelUpdate in kinds(link.sent))
+        stage.compute.close()
+        assert len(stage.events(Measured)) == (1 if program.cut else 0)
+        return [sent.bytes_per_second for sent in link.sent if isinstance(sent, ModelUpdate)]
+
+    assert asyncio.run(story(replace(FULL, cut=2))) == [500.0]
+    assert asyncio.run(story(FULL)) == [0.0]
 
 
 def test_a_round_is_trained_and_handed_in(tmp_path: Path) -> None:

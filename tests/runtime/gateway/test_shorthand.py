@@ -19,7 +19,7 @@ STORED = Stored(
     {**{name: ((2, 3), dtype) for name, dtype in DTYPES.items()}, "none": ((0,), torch.float32)},
 )
 FREQUENT = [
-    Arrived(PHONE, ActivationBatch(7, DATA, 1, 2), STORED),
+    Arrived(PHONE, ActivationBatch(7, DATA, 1, 2, 3), STORED),
     Deliver(PHONE, TurnOn(), None),
     Free((Block(0, 4096), Block(8192, 4096))),
 ]

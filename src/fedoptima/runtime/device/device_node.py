@@ -7,9 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fedoptima.core.device import DeviceCore
-from fedoptima.core.effects import Effect, Evaluate, Send
+from fedoptima.core.effects import Effect, Evaluate, Run, Send
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
-from fedoptima.core.events import Connected, Disconnected, Received
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    Event,
+    JobDone,
+    Measured,
+    Received,
+)
+from fedoptima.core.jobs import ExportModel, computed
 from fedoptima.core.machine import ComputeEngine, rejected
 from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.text import printable
@@ -27,6 +35,7 @@ class ServerLink(Protocol):
     number: int
 
     def send(self, message: Message) -> None: ...
+    def carries(self) -> float: ...  # bytes per second, as measured since the last time; 0: unknown
     def end(self, reason: str) -> None: ...
 
 
@@ -61,6 +70,7 @@ class DeviceNode(Node):
         self._state = state
         self._disk = disk
         self._link: ServerLink | None = None
+        self._began = self._computed = 0.0  # the running job; seconds for the next update
         self.observers.append(telemetry.observe)
 
     def connected(self, link: ServerLink) -> None:
@@ -82,6 +92,19 @@ class DeviceNode(Node):
         """Leave a server for what it has sent."""
         if self._link is link:
             self.tell(rejected(SERVER, link.number, error))
+
+    def start(self, order: Run) -> None:
+        self._began = self.clock()
+        super().start(order)
+
+    def tell(self, event: Event) -> None:
+        """With an update goes what was measured, where the device's cut depends on it."""
+        if isinstance(event, JobDone) and self.machine.cut:
+            if isinstance(event.job, ExportModel):
+                carried = self._link.carries() if self._link is not None else 0.0
+                super().tell(Measured(self._computed, carried))
+            self._computed = computed(self._computed, event.job, self.clock() - self._began)
+        super().tell(event)
 
     def send(self, effect: Send) -> None:
         if self._link is not None and self._link.number == effect.session:

@@ -17,7 +17,7 @@ from fedoptima.runtime.timeouts import Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.codec import CHUNK_BYTES, Assembler
 from fedoptima.runtime.wire.frames import Chunk, Frame, frame_bytes
-from fedoptima.runtime.wire.outbox import LinkPace, Outbox
+from fedoptima.runtime.wire.outbox import LinkPace, LinkUse, Outbox
 
 Call = Any  # grpc comes without types
 
@@ -45,7 +45,8 @@ class DeviceLink:
         self._clock = clock
         self._timeouts = timeouts
         self._down = down
-        self._outbox = Outbox(up)
+        self._use = LinkUse()
+        self._outbox = Outbox(up, self._use)
         self._assembler = Assembler(limit=limit)
         self._pinged = asyncio.Event()
         self._acknowledged: asyncio.Queue[int] = asyncio.Queue()
@@ -96,6 +97,10 @@ class DeviceLink:
 
     def send(self, message: Message) -> None:
         self._outbox.put(message)
+
+    def carries(self) -> float:
+        """Bytes per second of the uplink since this was asked last; 0: it was hardly in use."""
+        return self._use.rate()
 
     def end(self, reason: str) -> None:
         if not self._ended.done():

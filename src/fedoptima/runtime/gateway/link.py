@@ -102,5 +102,5 @@ def put_together(message: Message, tensors: dict[str, Tensor] | None) -> Message
 def _with(message: Carrier, tensors: dict[str, Tensor] | None) -> Message:
     data = Payload(message.data.id, message.data.nbytes, tensors)
     if type(message) is ActivationBatch:  # nearly all of them; `replace` takes its time
-        return ActivationBatch(message.seq, data, message.part, message.parts)
+        return ActivationBatch(message.seq, data, message.part, message.parts, message.cut)
     return replace(message, data=data)

@@ -26,7 +26,8 @@ def shortened(what: object) -> object:
             forms = [(name, shape, _NAMES[dtype]) for name, (shape, dtype) in stored.forms.items()]
             payload = batch.data.id, batch.data.nbytes
             place = stored.block.begin, stored.block.nbytes
-            return _BATCH, what.session, batch.seq, batch.part, batch.parts, *payload, *place, forms
+            parts = batch.part, batch.parts, batch.cut
+            return _BATCH, what.session, batch.seq, *parts, *payload, *place, forms
     elif isinstance(what, Deliver):
         if type(what.message) is TurnOn:
             return _TURN_ON, what.session
@@ -40,11 +41,10 @@ def in_full(told: Any) -> object:
     if type(told) is not tuple:
         return told
     if told[0] == _BATCH:
-        _, session, seq, part, parts, identity, nbytes, begin, room, forms = told
+        _, session, seq, part, parts, cut, identity, nbytes, begin, room, forms = told
         stored = Stored(Block(begin, room), {n: (shape, DTYPES[d]) for n, shape, d in forms})
-        return Arrived(
-            session, ActivationBatch(seq, Payload(identity, nbytes), part, parts), stored
-        )
+        batch = ActivationBatch(seq, Payload(identity, nbytes), part, parts, cut)
+        return Arrived(session, batch, stored)
     if told[0] == _TURN_ON:
         return Deliver(told[1], TurnOn(), None)
     return Free(tuple(Block(begin, nbytes) for begin, nbytes in told[1]))

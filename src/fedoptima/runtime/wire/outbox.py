@@ -22,6 +22,7 @@ from fedoptima.runtime.wire.frames import Chunk, Frame, frame_bytes
 BURST_SECONDS: Final = 0.05  # sleeping is not exact: what was overslept so far is made up for
 CHUNK_SECONDS: Final = 0.1  # an urgent message waits no longer than this for the chunk before it
 SMALLEST_CHUNK: Final = 4096
+IN_USE: Final = 0.5  # of the time: a link that is in use less does not say what it carries
 
 
 class LinkPace:
@@ -51,11 +52,38 @@ class LinkPace:
         return max(0.0, self._free_at - now)
 
 
+class LinkUse:
+    """What a link carries while it has something to carry.
+
+    A transport takes in what little comes, however slow the link is: only one that is held up
+    most of the time says what the link carries.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since = self._clock()
+        self._bytes, self._seconds = 0, 0.0
+
+    def carried(self, nbytes: int, seconds: float) -> None:
+        self._bytes += nbytes
+        self._seconds += seconds
+
+    def rate(self) -> float:
+        """Bytes per second since it was asked last; 0: it was not in use enough to tell."""
+        nbytes, seconds, passed = self._bytes, self._seconds, self._clock() - self._since
+        self._begin()
+        return nbytes / seconds if seconds > 0 and seconds >= IN_USE * passed else 0.0
+
+
 class Outbox:
     """For one session and one reader of ``frames``. What is put in after its end is not sent."""
 
-    def __init__(self, pace: LinkPace | None = None) -> None:
+    def __init__(self, pace: LinkPace | None = None, use: LinkUse | None = None) -> None:
         self._pace = pace
+        self._use = use
         self._inline = 0
         self._chunk_bytes = min(CHUNK_BYTES, pace.chunk_bytes) if pace else CHUNK_BYTES
         self._own: deque[wire.Frame] = deque()
@@ -128,12 +156,15 @@ class Outbox:
                 await self._changed.wait()
                 continue
             self._in_hand, self._given = True, time.monotonic()
+            began = self._given
             if self._pace:  # as on a real link: on its way, and what comes now must wait for it
                 await self._travel(self._pace.delay(frame_bytes(frame)))
             if not self._dropped.is_set():
                 self._given = time.monotonic()
                 yield frame
             self._in_hand = False
+            if self._use is not None:
+                self._use.carried(frame_bytes(frame), time.monotonic() - began)
 
     async def _travel(self, seconds: float) -> None:
         with suppress(TimeoutError):
