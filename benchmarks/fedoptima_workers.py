@@ -36,6 +36,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, object]:
         comparison = Comparison(WORKLOAD, SIDES, data)
         comparison.run(rounds)
     one, two, chain = (comparison.figures[side.name] for side in SIDES)
+    workers = [(SIDES[0], one), (SIDES[1], two)]
     steps, taken = chain.more[0]["steps"], one.more[0]["server_samples"]
     per_step = statistics.median(chain.seconds) / int(str(steps))
     needed = int(str(taken)) / WORKLOAD.batch
@@ -54,6 +55,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, object]:
         "seconds with 1 worker": one.seconds,
         "seconds with 2 workers": two.seconds,
         "seconds of the server's chain": scaled,
+        "processor seconds": {s.name: [m["processor"] for m in f.more] for s, f in workers},
         "server's steps": needed,
         "ms of a server's step": per_step * 1000,
         "blocks on the device": one.more[0]["split"],

@@ -40,8 +40,10 @@ def train(
     weights: State,
     total: State,
     turn: Barrier,
+    spent: Tensor,
 ) -> None:
-    """One process: its clients in every round, their weighted sum in ``total``."""
+    """One process: its clients in every round, their weighted sum in ``total``; its processor time
+    in ``spent``."""
     torch.set_num_threads(1)
     model = deepcopy(experiment.workload.model).train()
     own = dict(model.state_dict())
@@ -50,6 +52,7 @@ def train(
     places = len(loaders) if workload.keeps_momentum else 1
     momentum = {p: torch.zeros(places, *p.shape) for p in model.parameters()}
     turn.wait()
+    began = time.process_time()
     for number in range(workload.rounds):
         for place, loader in enumerate(loaders):
             for name, tensor in own.items():
@@ -71,6 +74,7 @@ def train(
                     total[name].add_(tensor, alpha=1 / workload.clients)
                 else:
                     torch.maximum(total[name], tensor, out=total[name])
+        spent.fill_(time.process_time() - began)
         turn.wait()  # the sums are there
         turn.wait()  # the average is there
 
@@ -100,15 +104,16 @@ def main() -> None:
         {name: torch.zeros_like(tensor).share_memory_() for name, tensor in weights.items()}
         for _ in range(asked.workers)
     ]
+    spent = torch.zeros(asked.workers).share_memory_()
     # A forked process shares the data and torch itself with this one.
     processes = multiprocessing.get_context("fork")
     turn = processes.Barrier(asked.workers + 1)
     for number, total in enumerate(totals):
         mine = loaders[number :: asked.workers]
-        arguments = (workload, experiment, mine, weights, total, turn)
+        arguments = (workload, experiment, mine, weights, total, turn, spent[number])
         processes.Process(target=train, args=arguments, daemon=True).start()
     turn.wait()
-    start = time.perf_counter()
+    start, began = time.perf_counter(), time.process_time()
     for _ in range(workload.rounds):
         turn.wait()
         for name, tensor in weights.items():
@@ -117,7 +122,8 @@ def main() -> None:
             tensor.copy_(torch.stack(parts).amax(0) if counted else torch.stack(parts).sum(0))
         turn.wait()
     evaluate(experiment, weights)
-    asked.reply(time.perf_counter() - start, weights)
+    seconds = time.perf_counter() - start
+    asked.reply(seconds, weights, processor=time.process_time() - began + float(spent.sum()))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,10 @@ def test_the_loop_in_two_processes_trains_the_model_that_the_simulation_trains(
     assert found["ratio"] == found["ratios"][0] > 0  # type: ignore[index]
     call = found["whole call of simulate, seconds"]
     assert call[0] >= found["simulated seconds"][0]  # type: ignore[index]
+    processor = found["processor time"]
+    assert isinstance(processor, dict)
+    assert processor["simulated seconds"][0] > 0
+    assert processor["loop seconds"][0] > 0
 
 
 def test_both_sides_may_forget_momentum_and_are_weighed_with_all_their_processes(
