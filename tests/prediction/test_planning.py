@@ -158,6 +158,13 @@ def test_server_memory_is_the_papers_formula() -> None:
     assert memory.activation == BATCH * plan.device_blocks[-1].output_bytes
     assert memory.shared == memory.model + 5 * memory.activation
     assert memory.copies == (3 + 1) * memory.model + 3 * memory.activation
+    assert memory.kept == 0
+
+
+def test_memory_of_batches_that_are_kept_to_be_used_again_is_said() -> None:
+    memory = predict(experiment({"reuse": {"batches": 7}})).memory
+    assert memory is not None
+    assert memory.kept == 7 * memory.activation
 
 
 def test_both_objectives_have_a_table_and_the_recipes_one_decides() -> None:

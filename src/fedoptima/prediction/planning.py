@@ -24,6 +24,7 @@ from fedoptima.analysis.pacing import DevicePace, PaceAccount
 from fedoptima.config.schema import Recipe
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.plan import Candidate, Objective, Plan
+from fedoptima.core.reuse import LeastUsed
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.data.dataset import Dataset
@@ -60,6 +61,7 @@ class ServerMemory:
     cap: int | None  # omega; None: every device has at most one batch there
     shared: int  # model + omega * activation
     copies: int  # (K + 1) * model + K * activation, where every device has a copy of the model
+    kept: int = 0  # beside it, at most: batches that are kept to be used again (method.reuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +301,7 @@ def _memory(experiment: Experiment, plan: Plan) -> ServerMemory | None:
     if not plan.server_blocks:
         return None
     cap, devices = experiment.method.flow().cap, len(experiment.fleet.devices)
-    model = plan.server_bytes
+    model, reuse = plan.server_bytes, experiment.method.reuse()
     activation = Sizes(plan).activation * experiment.recipe.training.batch_size
     return ServerMemory(
         model=model,
@@ -307,6 +309,7 @@ def _memory(experiment: Experiment, plan: Plan) -> ServerMemory | None:
         cap=cap,
         shared=memory_of_shared(model, activation, cap or devices),
         copies=memory_of_copies(model, activation, devices),
+        kept=reuse.rule.batches * activation if isinstance(reuse, LeastUsed) else 0,
     )
 
 

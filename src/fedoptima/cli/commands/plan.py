@@ -217,6 +217,8 @@ def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> No
     table.add_row("server memory", f"{mebibytes(memory.shared)} = {sizes}")
     table.add_row("", f"(model + {symbol} x activations, one model for all devices)")
     table.add_row("", f"{mebibytes(memory.copies)} with a copy of the model for every device")
+    if memory.kept:
+        table.add_row("", f"and up to {mebibytes(memory.kept)} of batches to be used again")
 
 
 def _add_rates(table: Table, prediction: Prediction, capacity: float) -> None:
