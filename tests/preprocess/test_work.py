@@ -220,18 +220,27 @@ def test_what_was_counted_by_formula_is_kept_in_the_plan() -> None:
     assert plan.to_json().count("by_formula") == 1
 
 
+def test_counting_switches_nothing_off_that_other_threads_convolutions_use() -> None:
+    """They would round otherwise, and a run would not be what its record says."""
+    convolution, recurrent = nn.Conv2d(1, 2, 3), nn.Sequential(nn.Flatten(), nn.GRU(4, 4))
+    with plain_kernels(convolution):
+        assert torch.backends.mkldnn.enabled
+    with plain_kernels(recurrent):
+        assert not torch.backends.mkldnn.enabled
+
+
 def test_threads_that_count_at_once_leave_the_switches_as_they_were() -> None:
     """One that comes while another counts must not take its setting for the usual one."""
     before = (torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled())
     second_counts, first_is_done = Event(), Event()
 
     def count() -> None:
-        with plain_kernels():
+        with plain_kernels(nn.LSTM(2, 2)):
             second_counts.set()
             first_is_done.wait(10)
 
     second = Thread(target=count)
-    with plain_kernels():
+    with plain_kernels(nn.LSTM(2, 2)):
         second.start()
         second_counts.wait(0.5)  # it could, without a lock
     first_is_done.set()

@@ -73,7 +73,7 @@ def _measure(
     name: str, module: nn.Module, example: object, *, input_gradient: bool
 ) -> tuple[object, BlockProfile]:
     samples = _samples(example)
-    with isolated(module, example) as copy, torch.enable_grad(), plain_kernels():
+    with isolated(module, example) as copy, torch.enable_grad(), plain_kernels(copy):
         inputs = _entering(example, input_gradient=input_gradient)
         with counter() as forward, WrittenElements() as written:
             output = call(copy, inputs)
@@ -139,7 +139,7 @@ def _moved(
 ) -> tuple[int, int, int]:
     """Bytes that a forward and a backward pass over the example, repeated, move; and that are kept
     between them."""
-    with isolated(module, example) as copy, torch.enable_grad(), plain_kernels():
+    with isolated(module, example) as copy, torch.enable_grad(), plain_kernels(copy):
         copy.train()
         inputs = _entering(example, input_gradient=input_gradient, times=times)
         saved = SavedTensors()

@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,18 +31,21 @@ _SWITCHES = RLock()  # of the whole process: two threads would put back each oth
 
 
 @contextmanager
-def plain_kernels() -> Iterator[None]:
-    """Without fused kernels for recurrent layers and attention; on the CPU."""
+def plain_kernels(module: nn.Module) -> Iterator[None]:
+    """Without fused kernels for the recurrent layers and the attention of a module; on the CPU."""
     with _SWITCHES:
-        yield from _switched_off()
+        yield from _switched_off(module)
 
 
-def _switched_off() -> Iterator[None]:
+def _switched_off(module: nn.Module) -> Iterator[None]:
     recurrent = torch._C._get_mkldnn_enabled()
     attention = torch.backends.mha.get_fastpath_enabled()
-    # Not `torch.backends.mkldnn.flags`, which sets other switches too, and warns.
-    torch._C._set_mkldnn_enabled(False)
-    torch.backends.mha.set_fastpath_enabled(False)
+    # Only where there are such layers: other threads may train meanwhile, and their convolutions
+    # would round otherwise. Not `torch.backends.mkldnn.flags`, which sets more, and warns.
+    if any(isinstance(part, nn.RNNBase) for part in module.modules()):
+        torch._C._set_mkldnn_enabled(False)
+    if any(isinstance(part, nn.MultiheadAttention) for part in module.modules()):
+        torch.backends.mha.set_fastpath_enabled(False)
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
