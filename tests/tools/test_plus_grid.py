@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from fedoptima.comparison.dry_pace import Conditions
+import pytest
+
 from fedoptima.comparison.sensitivity import Grid, Sensitivity
 from tests.cli.conftest import TINY
-from tools.plus_grid import main, methods, share_first, words
+from tools.plus_grid import main, methods, share, standing, words
 
 
 def test_every_other_method_may_code_what_it_sends() -> None:
@@ -29,26 +29,28 @@ def test_a_grid_its_map_and_its_words(tmp_path: Path) -> None:
     found = Sensitivity.from_json((out / "tiny.json").read_text())
     assert not found.missing
     assert found.methods == ("fedoptima_plus", "fl", "fl, int8")
-    assert status == (0 if share_first(found) >= 0.95 else 1)
+    assert status == (0 if share(found, "first") >= 0.95 else 1)
     assert "fedoptima_plus" in (out / "tiny.svg").read_text()
-    assert "tiny: fedoptima_plus is first in" in (out / "words.md").read_text()
+    assert "Of 1 cells fedoptima_plus is" in (out / "words.md").read_text()
 
 
-def test_exceptions_are_named(tmp_path: Path) -> None:
-    grid = Grid((1.0,), (25.0, 50.0), (0.0,), (150.0,))
-    first, second = grid.cells()
-    times = {first: {"fedoptima_plus": 1.0, "fl": 2.0}, second: {"fedoptima_plus": 3.0, "fl": 2.0}}
-    found = Sensitivity("some", grid, ("fedoptima_plus", "fl"), times, reference="fedoptima_plus")
-    assert second == Conditions(1.0, 50.0, 0.0, 150.0)
+def test_exceptions_are_named_and_what_is_level_is_not_called_first(tmp_path: Path) -> None:
+    grid = Grid((1.0,), (25.0, 50.0, 100.0), (0.0,), (150.0,))
+    first, second, third = grid.cells()
+    names = ("fedoptima_plus", "fl")
+    times = {
+        cell: dict(zip(names, each, strict=True))
+        for cell, each in ((first, (1.0, 2.0)), (second, (3.0, 2.0)), (third, (2.002, 2.0)))
+    }
+    found = Sensitivity("some", grid, names, times, reference="fedoptima_plus")
+    assert standing(found) == {"first": [first], "level": [third], "behind": [second]}
+    assert share(found, "first") == pytest.approx(1 / 3)
+    assert share(found, "first", "level") == pytest.approx(2 / 3)
     (tmp_path / "some.json").write_text(found.to_json())
     text = words(tmp_path)
-    assert "fedoptima_plus is first in 1 of 2 cells (50.0 %)" in text
-    assert "- fl is first with devices of any speed, links of 50 Mbps" in text
-    assert "fedoptima_plus takes 1.50 times as long" in text
-    assert share_first(found) == 0.5
-    equal = {"fedoptima_plus": 2.0, "fl": 2.0}
-    (tmp_path / "some.json").write_text(replace(found, times={first: equal}).to_json())
-    text = words(tmp_path)
-    assert "In 1 of the cells it is first together with another" in text
-    assert "- devices x 1, 25 Mbps, 0 ms, 150 GFLOP/s: fl" in text
-    assert replace(found, times={first: times[first]}).winner(first) == "fedoptima_plus"
+    assert (
+        "Of 3 cells fedoptima_plus is first in 1, level in 1, behind in 1: first in 33.3%" in text
+    )
+    behind, level = text.index("Behind ("), text.index("Level, within half a percent")
+    assert behind < text.index("50 Mbps, 0 ms, 150 GFLOP/s: fl (1.500)") < level
+    assert level < text.index("100 Mbps, 0 ms, 150 GFLOP/s: fl (1.001)")
