@@ -22,6 +22,7 @@ from fedoptima.experiments.simulation import resume
 from fedoptima.methods.registry import METHODS as METHOD_BUILDERS
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
+from tests.experiments import test_cuts
 from tests.experiments.runs import CHURN, FLEET, data, network, run, set_up, without_metrics
 
 DEVICE = "cuda"
@@ -88,6 +89,22 @@ def test_devices_may_come_and_go(name: str) -> None:
         played(method, graphs=graphs, fleet=fleet) for graphs in (True, False)
     )
     assert len(records) == len(expected)
+    assert_same(weights, reference)
+
+
+def test_devices_may_have_cuts_of_their_own() -> None:
+    ends: list[tuple[list[Record], Tensors]] = []
+    for graphs in (True, False):
+        records: list[Record] = []
+        with deterministic(1):
+            fleet = {**test_cuts.FLEET, **test_cuts.HALVES}
+            parts = {"device": DEVICE, "fleet": fleet, "stop": {"epochs": 8.0}}
+            assembly = test_cuts.set_up(records, graphs=graphs, **parts)
+            assembly.simulation.run()
+        assert isinstance(assembly.server_engine, ServerEngine)
+        ends.append((records, assembly.server_engine.export()))
+    (records, weights), (expected, reference) = ends
+    assert [without_metrics(r) for r in records] == [without_metrics(r) for r in expected]
     assert_same(weights, reference)
 
 

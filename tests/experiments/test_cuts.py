@@ -79,7 +79,9 @@ def run(**changes: object) -> Result:
     return simulate(**{**given(), **usual, **changes})
 
 
-def set_up(records: list[Record], *, dry: bool = False, **parts: object) -> Assembly:
+def set_up(
+    records: list[Record], *, dry: bool = False, graphs: bool = True, **parts: object
+) -> Assembly:
     table = {
         "model": {"name": "custom"},
         "data": {"name": "custom", "partition": {"kind": "iid"}},
@@ -91,7 +93,7 @@ def set_up(records: list[Record], *, dry: bool = False, **parts: object) -> Asse
     }
     parts_given = Given(network(), as_dataset(data(), data(48, seed=1)))
     experiment = prepare(validate(Recipe, table, "test"), parts_given)
-    return assemble(experiment, [records.append], dry=dry)
+    return assemble(experiment, [records.append], dry=dry, graphs=graphs)
 
 
 def drive(assembly: Assembly) -> Simulation:
@@ -183,6 +185,12 @@ def test_the_servers_memory_does_not_grow_with_the_devices() -> None:
         return {name for name in found if not name.startswith("deferred.")}
 
     assert tensors(1) == tensors(3)
+
+
+def test_what_the_server_holds_is_counted() -> None:
+    memory = run(epochs=0.5).summary.memory
+    blocks = sum(t.numel() * t.element_size() for t in network().state_dict().values())
+    assert memory.peak_models > blocks  # all of them, and three auxiliary networks
 
 
 # ---- another plan --------------------------------------------------------------------------------

@@ -203,15 +203,16 @@ class ServerState:
                 if isinstance(job, RobustMerge):
                     for number in refusals(event.text):
                         self._take_back(job, number)
-                self.model_bytes = event.result.nbytes
+                self.model_bytes = event.result.nbytes or self.model_bytes
                 self.update_bytes -= sum(u.data.nbytes for u in self.merging.values())
                 self.merging.clear()
             case CloseCopy():
                 self.copies.pop(job.device, None)
             case PlanRun():
                 self.running = True
-                self.model_bytes = event.result.nbytes
                 plan = recorded_plan(event.text)
+                own = plan is not None and plan.cuts  # a model of its own for each device
+                self.model_bytes = plan.kept_bytes if plan and own else event.result.nbytes
                 self.side_bytes = plan.server_bytes if plan else 0
 
     def _answered(self, device: NodeId) -> None:

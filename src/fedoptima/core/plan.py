@@ -106,6 +106,13 @@ class Plan:
         return sum(block.parameter_bytes for block in self.server_blocks)
 
     @property
+    def kept_bytes(self) -> int:
+        """What a server keeps beside its own side where devices have cuts of their own: the blocks
+        that all of them hold, and an auxiliary network for each cut."""
+        extra = [cut.auxiliary_profile for cut in self.cuts]
+        return sum(block.parameter_bytes for block in (*self.device_blocks, *extra) if block)
+
+    @property
     def by_formula(self) -> dict[str, tuple[str, ...]]:
         """Blocks whose work could not be counted as a whole, and the operations that could not."""
         extra = (self.auxiliary_profile,) if self.auxiliary_profile else ()
