@@ -121,3 +121,16 @@ def test_a_file_of_another_grid_is_not_mixed_in(tmp_path: Path) -> None:
     file.write_text(FOUND.to_json())
     with pytest.raises(ConfigError, match="another recipe, grid"):
         measure(tiny(tmp_path), GRID, {"fl": ("fl", {})}, file=file, jobs=1)
+
+
+def test_what_one_process_has_measured_is_kept_when_it_is_stopped(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    speeds = tuple(float(each) for each in range(1, 13))
+    grid = Grid(devices=(1.0,), mbps=(50.0,), latency_ms=(0.0,), server_gflops=speeds)
+    file = tmp_path / "grid.json"
+    with pytest.raises(KeyboardInterrupt):
+        measure(tiny(tmp_path), grid, {"fl": ("fl", {})}, file=file, jobs=1, news=stop)
+    assert len(Sensitivity.from_json(file.read_text()).times) == 10

@@ -180,6 +180,8 @@ def measure(
         for count, cell in enumerate(missing, done + 1):
             times[cell] = measure_cell(recipe, methods, cell, times.get(cell))
             news(count, whole)
+            if file is not None and count % 10 == 0:
+                write_whole(file, found.to_json())
     else:
         with ProcessPoolExecutor(jobs, get_context("spawn"), be_quiet) as pool:
             waiting = {
