@@ -279,12 +279,13 @@ def table(record: Record) -> list[str]:
 
 
 def put(record: Record, image: Path, document: Path) -> None:
-    """The table, the picture and where they come from, between the document's marks."""
-    shutil.copy(image, document.parent / "images" / image.name)
+    """The table, the picture if there is one, and their origin, between the document's marks."""
     about = ("command", "seed", "date", "fedoptima", "python", "torch", "machine", "seconds")
     text = [*table(record), "", f"The mean of all test images alone: {record['mean image']:.2f}."]
-    text += ["", f"![Images, and what was made of their activations](images/{image.name})", ""]
-    text += [", ".join(f"{key}: {record[key]}" for key in about)]
+    if image.exists():
+        shutil.copy(image, document.parent / "images" / image.name)
+        text += ["", f"![Images, and what was made of their activations](images/{image.name})"]
+    text += ["", ", ".join(f"{key}: {record[key]}" for key in about)]
     before, _, rest = document.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     if not (rest and after):
