@@ -7,7 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from fedoptima.sim.driver import Simulation
 from fedoptima.sim.extension import end, extend
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
-from fedoptima.trace.writer import TraceWriter, read_records
+from fedoptima.trace.writer import PatientWriter, read_records
 
 _log = logging.getLogger(__name__)
 
@@ -131,6 +131,7 @@ class _Run:
         self._experiment = experiment
         self._directory = directory
         self._dry = dry
+        self._unsaved = False  # the disk is full
         self._accounts = Accounts()
         course = self._accounts.course
         self._metrics = MetricsFile(directory.metrics, course) if directory else None
@@ -151,7 +152,7 @@ class _Run:
             self._restore(checkpoint)
         else:
             path = self._directory.trace if self._directory else None
-            self._trace = TraceWriter(path, self._description.to_plain())
+            self._trace = PatientWriter(path, self._description.to_plain())
         if self._metrics is not None:
             self._metrics.start()
         clock = _Clock(checkpoint_every if self._directory else None)
@@ -201,7 +202,8 @@ class _Run:
         self._trace.write(record)
         self._accounts.observe(record)
         if self._metrics is not None:
-            self._metrics.update()
+            with suppress(OSError):  # a full disk; at the end the whole file is written
+                self._metrics.update()
 
     # ---- checkpoints -------------------------------------------------------------------------
 
@@ -216,18 +218,20 @@ class _Run:
 
         if self._directory is not None:
             folder = self._directory.last_state if last else self._directory.checkpoints
-            mark = self._trace.mark()
             try:
                 save_checkpoint(
                     folder,
                     self._assembly.simulation,
                     self._assembly.engines,
-                    mark,
+                    self._trace.mark(),
                     self._accounts.save(),
                     self._directory.config_text,
                 )
-            except TrainingDiverged as error:
-                _log.warning("no checkpoint is written: %s; the one before stays", error)
+                self._unsaved = False
+            except (TrainingDiverged, OSError) as error:
+                if not self._unsaved:
+                    _log.warning("no checkpoint is written: %s; the one before stays", error)
+                self._unsaved = isinstance(error, OSError)  # a full disk: said once
 
     def _restore(self, checkpoint: Path) -> None:
         from fedoptima.sim.checkpoint import load_checkpoint
@@ -241,7 +245,7 @@ class _Run:
             trace := self._directory.trace,
         )
         try:
-            self._trace = TraceWriter.resume(trace, mark)
+            self._trace = PatientWriter.resume(trace, mark)
         except OSError as error:
             raise ConfigError(
                 f"{trace}: cannot be read ({error.strerror}); start a new run"

@@ -9,14 +9,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import logging
 import os
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Gap
@@ -28,6 +29,9 @@ from fedoptima.trace.record import UNREADABLE, Record
 READABLE_AFTER = 1.0  # seconds: a member for each record would be badly compressed
 COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
 _MOST_WAITING = 1 << 20  # characters: with more, a member gets no smaller
+_MOST_HELD = 1 << 28  # characters, while the disk is full
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class TraceWriter:
         self._flushed = time.monotonic()
 
     @classmethod
-    def resume(cls, path: Path, mark: Mark) -> TraceWriter:
+    def resume(cls, path: Path, mark: Mark) -> Self:
         """Continue after ``mark``. What is before it is not read, so it takes no time, and damage
         in an old part of a trace does not matter here."""
         mark.check(path, "; restart the run")  # truncating it would fill it up with zeros
@@ -165,6 +169,49 @@ class TraceWriter:
         if self.file and self._lines:
             lines, self._lines, self._waiting = self._lines, [], 0
             self.file.append(lines)
+
+
+class PatientWriter(TraceWriter):
+    """Of a simulation, which goes on while its disk is full: what was not written waits for room.
+
+    A mark, and the end, do not wait: they raise OSError.
+    """
+
+    _said = False
+
+    def write(self, record: Record) -> None:
+        with self._patience():
+            super().write(record)
+
+    def keep_readable(self) -> None:
+        with self._patience():
+            super().keep_readable()
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if sum(map(len, self._lines)) > _MOST_HELD:
+                raise
+            if not self._said:
+                _log.warning(
+                    "the trace cannot be written (%s): the run goes on, and what is missing is "
+                    "written when there is room",
+                    error.strerror,
+                )
+            self._said = True
+
+    def _flush(self) -> None:
+        lines = self._lines
+        try:
+            super()._flush()
+        except OSError:
+            self._lines = lines
+            raise
+        if self._said and not self._lines:
+            _log.warning("the trace is written again, and nothing is missing")
+            self._said = False
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Record]]:

@@ -1,0 +1,83 @@
+"""A simulation goes on while its disk is full, and nothing is missing when there is room again."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedoptima.core.events import Ended
+from fedoptima.core.types import SERVER
+from fedoptima.trace.record import Record
+from fedoptima.trace.writer import PatientWriter, read_records
+from fedoptima.verification.replay import replay
+from tests.experiments.runs import run
+
+FULL = range(20, 60)  # events
+LONG = 1 << 20  # characters: such a record is written at once
+
+
+@contextmanager
+def room(nbytes: int) -> Iterator[None]:
+    """No file of this process gets longer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class Disk:
+    """Full from one event to another."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._full = room(10)
+
+    def __call__(self) -> bool:
+        self.events += 1
+        if self.events == FULL.start:
+            self._full.__enter__()
+        if self.events == FULL.stop:
+            self._full.__exit__(None, None, None)
+        return False
+
+
+def test_a_simulation_goes_on_while_its_disk_is_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    usual, disk = run(epochs=1.0), Disk()
+    result = run(epochs=1.0, out=tmp_path / "run", checkpoint_every=0, interrupted=disk)
+    assert disk.events > FULL.stop
+    assert result.trace_digest == usual.trace_digest
+    assert result.weights_digest == usual.weights_digest
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum("no checkpoint is written" in line for line in said) == 1, said
+    found = replay(tmp_path / "run")
+    assert found.difference is None
+    assert found.records == result.events
+    assert not found.gaps
+
+
+def test_records_wait_for_room_and_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = [Record(float(at), SERVER, Ended(str(at) * LONG), []) for at in range(4)]
+    writer = PatientWriter(tmp_path / "trace.gz", {})
+    with room(10):
+        for record in records[:3]:
+            writer.write(record)
+        with pytest.raises(OSError, match="too large"):
+            writer.mark()  # what is not written cannot be resumed from
+    writer.write(records[3])
+    writer.close()
+    assert [record for _, record in read_records(tmp_path / "trace.gz")] == records
+    said = [line.split(" (")[0] for line in caplog.messages]
+    assert said == [
+        "the trace cannot be written",
+        "the trace is written again, and nothing is missing",
+    ]
