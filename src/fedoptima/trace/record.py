@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
-from typing import TypeVar, cast
+from operator import is_
+from typing import Any, TypeVar, cast
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import InvariantBroken
@@ -26,7 +26,6 @@ _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space ar
 
 T = TypeVar("T")
 
-_PLAIN = frozenset({int, float, str, bool, type(None)})
 _NEVER_TENSORS = frozenset({"int", "float", "str", "bool", "NodeId"})  # types of fields
 _LONG = 200  # characters of a text that is written once
 _REFERENCE = "="
@@ -71,34 +70,55 @@ class Record:
         )
 
 
+Bare = Callable[[Any], Any]  # makes the same without tensors; returns itself, if it has none
+
+
+class _Bares(dict[type, Bare]):
+    """By the type of what may hold tensors; made when it is first needed."""
+
+    def __missing__(self, kind: type) -> Bare:
+        carriers = (
+            [field.name for field in fields(kind) if field.type not in _NEVER_TENSORS]
+            if is_dataclass(kind)
+            else []
+        )
+        self[kind] = _dataclass(kind, carriers) if carriers else _itself
+        return self[kind]
+
+
+def _dataclass(kind: type, carriers: list[str]) -> Bare:
+    """As `dataclasses` makes its methods: from source text, with one expression for each field."""
+    given = {name: f"new[{carriers.index(name)}]" for name in carriers}
+    names = [given.get(field.name, f"value.{field.name}") for field in fields(kind)]
+    build = eval(f"lambda value, new: kind({', '.join(names)})", {"kind": kind})
+
+    def bare(value: object) -> object:
+        old = [getattr(value, name) for name in carriers]
+        new = [_BARES[type(item)](item) for item in old]
+        same = all(map(is_, new, old))
+        return value if same else build(value, new)
+
+    return bare
+
+
+def _sequence(value: Any) -> Any:
+    items = [_BARES[type(item)](item) for item in value]
+    return value if all(map(is_, items, value)) else type(value)(items)
+
+
+def _payload(value: Payload) -> Payload:
+    return value if value.value is None else Payload(value.id, value.nbytes)
+
+
+def _itself(value: object) -> object:
+    return value
+
+
+_BARES = _Bares({Payload: _payload, list: _sequence, tuple: _sequence})
+
+
 def _bare(value: T) -> T:
-    """The same without tensors; itself, if there are none in it."""
-    if isinstance(value, Payload):
-        return value if value.value is None else cast(T, Payload(value.id, value.nbytes))
-    if isinstance(value, list | tuple):
-        items = [_bare(item) for item in value]
-        same = all(new is old for new, old in zip(items, value, strict=True))
-        return value if same else cast(T, type(value)(items))
-    names, carriers = _fields(type(value))  # type: ignore[arg-type]
-    found = {}
-    for name in carriers:
-        old = getattr(value, name)
-        if type(old) not in _PLAIN and (new := _bare(old)) is not old:
-            found[name] = new
-    if not found:
-        return value
-    kept = [found[name] if name in found else getattr(value, name) for name in names]
-    return type(value)(*kept)
-
-
-@cache
-def _fields(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A dataclass's fields, and those that may hold tensors, somewhere in them."""
-    if not is_dataclass(cls):
-        return (), ()
-    own = fields(cls)
-    carriers = (field.name for field in own if field.type not in _NEVER_TENSORS)
-    return tuple(field.name for field in own), tuple(carriers)
+    return cast(T, _BARES[type(value)](value))
 
 
 def _long_texts(plain: object) -> list[str]:
