@@ -163,7 +163,8 @@ class _ServerRun:
     def _build_node(self, restored: Restored | None) -> ServerNode:
         recipe = self._setup.recipe
         self._directory.devices.mkdir(exist_ok=True)
-        self._compute = Compute("server", threads=recipe.threads)
+        on_cpu = self._setup.workload.compute.type == "cpu"
+        self._compute = Compute("server", threads=recipe.threads, short_here=on_cpu)
         self._checkpointer = Checkpointer(
             self._directory.checkpoints,
             self._trace,

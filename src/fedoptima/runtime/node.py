@@ -161,7 +161,7 @@ class Node(ABC):
             self.failure = error
             self.tell(job_failed(ticket, job, error))
 
-        self._compute.submit(lambda: self.engine.execute(job, result), done, failed)
+        self._compute.submit(lambda: self.engine.execute(job, result), done, failed, type(job))
 
     # ---- timers ------------------------------------------------------------------------------
 
