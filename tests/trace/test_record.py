@@ -64,14 +64,16 @@ def test_these_runs_know_every_event_and_every_effect() -> None:
             for record in eventful(method, **{what: True}).records:
                 seen |= {type(record.event), *map(type, record.effects)}
     # A simulated server has one process from beginning to end, and engines without tensors have no
-    # step that must be undone or that fails late. Nobody extends or ends these runs.
-    never = {events.Restarted, events.Extended, events.Ended, events.FailedLate, effects.Drop}
-    assert seen >= {*get_args(events.Event), *get_args(effects.Effect)} - never
+    # step that must be undone or that fails late. Nobody extends or ends these runs, and their
+    # devices have no cuts of their own that they would measure for.
+    never = {events.Restarted, events.Extended, events.Ended, events.FailedLate, events.Measured}
+    assert seen >= {*get_args(events.Event), *get_args(effects.Effect)} - never - {effects.Drop}
 
 
 def test_what_these_runs_do_not_have_comes_back_as_equal_records_too() -> None:
     dropped = effects.Drop(NodeId("a"), 3, "its batch made the loss infinite")
-    for event in (events.Restarted(), events.FailedLate("not finite", diverged=True)):
+    late = events.FailedLate("not finite", diverged=True)
+    for event in (events.Restarted(), late, events.Measured(1.5, 2e6)):
         record = Record(2.5, SERVER, event, [dropped])
         assert Record.from_line(record.to_line()) == record
 
