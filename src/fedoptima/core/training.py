@@ -51,9 +51,7 @@ class Training(Enrolment):
                 else:
                     effects += self.roster.turn_on(self.flow.consumed(device, now))
                     effects.append(self.slot.run(self._server_step(device, item, now)))
-            elif (
-                again := self.reuse.next(self.models.version, self.progress.share(now))
-            ) is not None:
+            elif (again := self._reused_step(now)) is not None:
                 effects.append(self.slot.run(again))
             else:
                 break
@@ -66,6 +64,9 @@ class Training(Enrolment):
             *(batch.part, batch.parts),
         )
         return CutStep(*whole, batch.cut) if self.cuts else ServerStep(*whole)
+
+    def _reused_step(self, now: float) -> ReusedStep | None:
+        return self.reuse.next(self.models.version, self.progress.share(now))
 
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
         if (member := self.roster.members.get(device)) is not None:
