@@ -44,7 +44,8 @@ test: lint ## Check style and types, run every test, check how much of the code 
 
 slow: $(READY) ## Run the tests that take minutes, and the laws over many more random runs
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/sim tests/core tests/analysis tests/runtime --hypothesis-profile thorough
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/sim tests/core tests/analysis tests/runtime \
+	  tests/data tests/preprocess tests/engine tests/trace --hypothesis-profile thorough
 
 fuzz: $(READY) ## Play 50,000 scripts of simulated faults with all methods, and check the laws
 	$(BIN)/fedoptima fuzz --seeds 50000 --jobs $(JOBS)
