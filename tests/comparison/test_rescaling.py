@@ -43,8 +43,11 @@ def test_rescaled_equals_trained_there(tmp_path: Path, method: str) -> None:
 
 def test_what_depends_on_the_fleet_is_not_rescaled(tmp_path: Path) -> None:
     fedasync, fl = (run(tmp_path, method, dry=True) for method in ("fedasync", "fl"))
-    with pytest.raises(ConfigError, match="fedasync has no barrier"):
+    with pytest.raises(ConfigError, match="what fedasync learns depends on the fleet"):
         rescaled(fedasync, fedasync)
+    cse_fsl = replace(fl, method="cse_fsl")  # has a barrier, but its devices do not wait
+    with pytest.raises(ConfigError, match="what cse_fsl learns depends on the fleet"):
+        rescaled(cse_fsl, cse_fsl)
     with pytest.raises(ConfigError, match="cannot have the times of fedasync"):
         rescaled(fl, fedasync)
     with pytest.raises(ConfigError, match="cannot have the times of fl, seed 2"):

@@ -13,12 +13,13 @@ from fedoptima.comparison.sensitivity import Grid
 from fedoptima.config.load import load_recipe
 from fedoptima.reproduction.records import Made, Record
 from tools.cells.__main__ import IMAGES, TEXT, main
-from tools.cells.choice import Entry, entries, recipe_for
+from tools.cells.choice import Cell, Entry, choose, entries, recipe_for
 from tools.cells.table import rows_of, verdicts
 from tools.records import ROOT
 
 IMAGE = load_recipe(ROOT / "recipes/paper/a_image.toml")
 NEAR, FAR = Conditions(1.0, 50.0, 0.0, 150.0), Conditions(1 / 12, 25.0, 0.0, 150.0)
+NEARER = Conditions(1.0, 400.0, 0.0, 150.0)
 FORM = {"options": {"codec": "int8", "auxiliary": "light", "train_every": 1}, "split": 1}
 
 
@@ -49,6 +50,36 @@ def test_only_what_depends_on_the_fleet_is_trained_in_each_cell() -> None:
     assert plus.split.at == 1
     assert plus.fleet is not None
     assert {group.mbps for group in plus.fleet.devices} == {25.0}
+
+
+def test_a_method_whose_devices_do_not_wait_is_trained_in_each_cell() -> None:
+    chosen = {NEAR: choice("cse_fsl", "fl"), FAR: choice("cse_fsl", "fl")}
+    found = list(entries(IMAGE, chosen, epochs=[40.0], seeds=[1]))
+    runs = {(e.method, e.conditions): e for e in found}
+    assert runs["cse_fsl", NEAR].run.id != runs["cse_fsl", FAR].run.id
+    assert runs["cse_fsl", FAR].seconds_per_epoch is None  # its own times count
+    assert runs["fl", NEAR].run.id == runs["fl", FAR].run.id
+
+
+def test_what_is_coded_is_trained_once_for_each_cut() -> None:
+    cuts = {NEAR: 1, NEARER: 1, FAR: 2}
+    chosen = {where: choice() for where in cuts}
+    for where, cut in cuts.items():
+        coded = {"own_split": True, "codec": "int8", "gradient_codec": "int8"}
+        one = {"method": "pipar", "options": coded, "pace": 0.001, "split": cut}
+        chosen[where]["baselines"] = [one]
+    found = list(entries(IMAGE, chosen, epochs=[40.0], seeds=[1]))
+    runs = {e.conditions: e.run for e in found if e.method == "pipar"}
+    assert {where: run.recipe.split.at for where, run in runs.items()} == cuts
+    assert runs[NEAR].id == runs[NEARER].id != runs[FAR].id
+
+
+def test_the_cut_of_what_is_coded_is_that_of_the_cell() -> None:
+    recipe = load_recipe(ROOT / "recipes/paper/digits.toml")
+    found = choose(Cell(recipe, Conditions(1.0, 0.5, 0.0, 3.0)))
+    coded = [one for one in found["baselines"] if "codec" in one["options"]]
+    assert coded
+    assert all(one["split"] >= 1 for one in coded)
 
 
 def test_every_method_has_the_settings_that_the_recipe_has_for_it() -> None:

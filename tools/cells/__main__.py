@@ -9,9 +9,10 @@ it is or with what it sends coded in int8, whichever is faster, and the form of 
 method has the recipe's own settings for it (FedOptima+: FedOptima's, unless it has some) and is
 trained with a schedule of its own length for each of --epochs; the best of these counts.
 
-Behind a barrier a method learns the same on every fleet, so it is trained once, on the recipe's
-own, and shown with the time of a sample in each cell (docs/fair-comparisons.md). PiPar is trained
-with four parts of a batch, and shown at the pace of its authors' number.
+FL, SplitFed and PiPar learn the same on every fleet, so they are trained once, on the recipe's own,
+and shown with the time of a sample in each cell (docs/fair-comparisons.md); coded, once for each
+cut that cells choose. PiPar is trained with four parts of a batch, and shown at the pace of its
+authors' number.
 
 What is finished is never run again, also after a kill: call the same command again. --limit-seconds
 stops it earlier, --merge takes over finished runs of another folder, --show runs nothing. Writes

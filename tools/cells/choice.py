@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from fedoptima.comparison.cases import Case
-from fedoptima.comparison.dry_pace import Conditions, prepared
+from fedoptima.comparison.dry_pace import Conditions, cut_of, prepared
 from fedoptima.comparison.regions import number
+from fedoptima.comparison.rescaling import same_on_every_fleet
 from fedoptima.comparison.sensitivity import Grid, be_quiet, measure_cell
 from fedoptima.config.load import of_method, validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.stopping import StopRule
 from fedoptima.methods.fedoptima_plus import NAME as PLUS
-from fedoptima.methods.registry import COMPARED, find_method
+from fedoptima.methods.registry import COMPARED
 from fedoptima.reproduction.planned import Planned
 from fedoptima.trace.run_folder import write_whole
 from tools.lanes import pool_of, results_of
@@ -69,14 +70,24 @@ def choose(cell: Cell) -> Plain:
     best: dict[str, Plain] = {}
     for pace, method, options in sorted(found, key=lambda one: one[0]):
         best.setdefault(method, {"method": method, "options": dict(options), "pace": pace})
+    strongest = list(best.values())[:STRONGEST]
+    for one in filter(_depends_on_cut, strongest):
+        own = recipe_for(recipe, one["method"], one["options"])
+        ready = prepared(own, one["method"], own.method.options, conditions, StopRule(rounds=1))
+        one["split"], _ = cut_of(ready)
     plus = recipe_for(recipe, PLUS, {})
     ready = prepared(plus, PLUS, plus.method.options, conditions, StopRule(rounds=1))
     planned = ready.recipe
     return {
         "plus": {"options": planned.method.options, "split": planned.split.at},
-        "baselines": list(best.values())[:STRONGEST],
+        "baselines": strongest,
         "samples": sum(ready.samples.values()),
     }
+
+
+def _depends_on_cut(baseline: Plain) -> bool:
+    """What is coded at the cut loses something else at another one."""
+    return "codec" in baseline["options"]
 
 
 def choices(
@@ -100,10 +111,6 @@ def choices(
 
 def _plain(value: Any) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else vars(value)
-
-
-def has_barrier(method: str) -> bool:
-    return find_method(method)(2).aggregation().closes_round
 
 
 @dataclass(frozen=True)
@@ -131,21 +138,24 @@ def entries(
             for conditions, choice in chosen.items():
                 form = choice["plus"]
                 own = recipe_for(recipe, PLUS, form["options"])
-                own = own.model_copy(
-                    update={"split": own.split.model_copy(update={"at": form["split"]})}
-                )
-                run = _run(own, PLUS, {}, conditions, length, seed)
+                run = _run(_cut_at(own, form["split"]), PLUS, {}, conditions, length, seed)
                 yield Entry(conditions, PLUS, PLUS, length, run, None)
                 for one in choice["baselines"]:
                     method, options = one["method"], one["options"]
-                    there = None if has_barrier(method) else conditions
+                    there = None if same_on_every_fleet(method) else conditions
                     parts = {"micro_batches": PARTS} if method == "pipar" else {}
                     trained = {k: v for k, v in options.items() if k != "own_split"} | parts
                     own = recipe_for(recipe, method, trained)
+                    if there is None and _depends_on_cut(one):
+                        own = _cut_at(own, one["split"])
                     run = _run(own, method, trained, there, length, seed)
                     pace = None if there else one["pace"] * choice["samples"]
                     coded = ", int8" if "int8" in options.values() else ""
                     yield Entry(conditions, method + coded, method, length, run, pace)
+
+
+def _cut_at(recipe: Recipe, split: int | str) -> Recipe:
+    return recipe.model_copy(update={"split": recipe.split.model_copy(update={"at": split})})
 
 
 def _run(
