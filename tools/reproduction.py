@@ -66,15 +66,20 @@ def _sensitivity() -> Iterator[str]:
 
 
 def _fitted() -> Iterator[str]:
+    fits = stored_fits()
+    made_with = sorted({record["fedoptima"] for record in fits.values()})
     yield "## The fitted fleets: what is left unexplained"
     yield ""
     yield (
         "Two factors for each testbed, on the speeds of the devices and of the server, are fitted "
         "to these numbers: [calibration](calibration.md) says how, and has the numbers that are "
-        "only checked."
+        "only checked. *Guessed* is not the same as *ours* above: a fit takes seconds of an epoch "
+        "times assumed numbers of epochs, with one set of settings for all methods and PiPar at "
+        "the shared split, and was made before settings were chosen for each method "
+        f"({'; '.join(made_with)})."
     )
     yield ""
-    for testbed, record in stored_fits().items():
+    for testbed, record in fits.items():
         yield f"### {testbed}"
         yield ""
         fitted = [each for each in record["numbers"] if each["use"] == "fitted"]

@@ -189,3 +189,13 @@ def number(key: str) -> PaperNumber:
     if key not in _BY_KEY:
         raise KeyError(f"{key!r} is no number of the paper; there are {', '.join(_BY_KEY)}")
     return _BY_KEY[key]
+
+
+def named_in_throughput(workload: str | None) -> set[str]:
+    """The methods whose throughput the paper gives; the rest are the others."""
+    return {
+        name
+        for each in NUMBERS
+        if each.workload == workload and each.measure is Measure.THROUGHPUT_RATIO
+        for name in (each.method, each.against)
+    } - {OTHERS}

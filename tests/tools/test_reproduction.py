@@ -16,6 +16,16 @@ def test_the_document_is_current() -> None:
     assert DOCUMENT.read_text() == document(STORED), f"docs/reproduction.md: run {RENEW}"
 
 
+def test_the_page_says_why_the_fits_guesses_are_not_ours() -> None:
+    _, _, fitted = DOCUMENT.read_text().partition("## The fitted fleets")
+    assert "*Guessed* is not the same as *ours* above" in fitted
+    assert "one set of settings for all methods" in fitted
+
+
+def test_commands_of_results_write_to_no_folder_of_the_machine_they_were_made_on() -> None:
+    assert "/tmp/" not in (ROOT / "results" / "README.md").read_text()
+
+
 def test_the_table_in_readme_is_current() -> None:
     text = README.read_text()
     assert text == readme(STORED, text), f"README.md: run {RENEW}"

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from math import log
 from typing import Literal
 
-from fedoptima.paper_numbers import NUMBERS, OTHERS, Measure, PaperNumber, Workload
+from fedoptima.paper_numbers import (
+    NUMBERS,
+    OTHERS,
+    Measure,
+    PaperNumber,
+    Workload,
+    named_in_throughput,
+)
 from tools.fit_fleet.figures import Figures
 
 Use = Literal["fitted", "checked", "not comparable"]
@@ -101,13 +108,7 @@ def predicted(number: PaperNumber, measured: Measured) -> float | None:
 def _speed(of: Mapping[str, Figures], number: PaperNumber) -> float:
     if number.method != OTHERS:
         return of[number.method].samples_per_second
-    same = [each for each in NUMBERS if each.workload == number.workload]
-    named = {
-        name
-        for each in same
-        if each.measure is Measure.THROUGHPUT_RATIO
-        for name in (each.method, each.against)
-    }
+    named = named_in_throughput(number.workload)
     return max(each.samples_per_second for method, each in of.items() if method not in named)
 
 

@@ -171,7 +171,8 @@ def table_of(it: Reproduction, workload: str) -> list[str]:
     if not own:
         return []
     target = target_of(own)
-    ceiling = it.ceilings.get(workload)
+    known = it.ceilings.get(workload)
+    ceiling = None if known is None or known.no_ceiling else known
     head = ["method", "seeds", "best accuracy, %"]
     head += ["% of the ceiling"] if ceiling else []
     head += [f"time to {100 * target:.1f} %, h"]
@@ -221,7 +222,7 @@ def _method(
     time = f"{_spread(reached, 2)}{some}" if reached else "never"
     accuracy = [100 * (record.figures["best_accuracy"] or 0.0) for record in records]
     cells = [label, str(len(records)), _spread(accuracy, 1)]
-    cells += [f"{fmean(accuracy) / ceiling.accuracy:.1f}"] if ceiling else []
+    cells += [f"{fmean(accuracy) / ceiling.best:.1f}"] if ceiling else []
     cells.append(time)
     for name in ("server_idle", "device_idle", "traffic", "memory"):
         found = [v for record in records if (v := MEASURES[name].of(record)) is not None]

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fedoptima.comparison.cases import Case
 from fedoptima.comparison.rows import TARGET_SHARE
-from fedoptima.paper_numbers import OTHERS, Measure, PaperNumber, number
+from fedoptima.paper_numbers import OTHERS, Measure, PaperNumber, named_in_throughput, number
 from fedoptima.reproduction.measures import MEASURES
 from fedoptima.reproduction.planned import Planned
 from fedoptima.reproduction.records import Record, Recorded
@@ -177,10 +177,11 @@ def throughput_ratio(stated: PaperNumber, results: Results, measure: str) -> lis
     against = results.method(figure, workload, stated.against)
     if stated.method != OTHERS:
         return _ratios(results.method(figure, workload, stated.method), against, measure)
+    unnamed = set(BASELINES) - named_in_throughput(workload)
     ratios = [
         _ratios(seeds, against, measure)
         for case, seeds in results.of(figure, workload).items()
-        if case.method in BASELINES
+        if case.method in unnamed
     ]
     return [max(v for v in each if v is not None) for each in zip(*ratios, strict=False)]
 
