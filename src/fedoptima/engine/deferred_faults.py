@@ -20,7 +20,33 @@ from fedoptima.engine.host_copy import HostCopy
 from fedoptima.engine.payload_validation import Range, check_range
 from fedoptima.engine.payloads import Tensors
 
-_ROOM = 256  # devices, at first
+
+class Notes:
+    """What was seen in batches of one device, on the compute device. The steps of one device come
+    one after the other; those of another may run beside them, and have notes of their own.
+
+    Few operations, since each is a kernel of its own on a GPU: both ends of a range are lowest
+    values here, of the tensor and of its negative; a fault is a last value below 0.
+    """
+
+    def __init__(self, tensors: int, compute: torch.device) -> None:
+        self.values = torch.full(
+            (2 * tensors + 1,), math.inf, dtype=torch.float64, device=compute
+        )  # of nothing at all
+        self._ends, self._fault = self.values[:-1], self.values[-1]
+
+    def forget(self) -> None:
+        self.values.fill_(math.inf)
+
+    def add(self, other: Notes) -> None:
+        torch.minimum(self.values, other.values, out=self.values)
+
+    def saw(self, ends: Tensor) -> None:
+        torch.minimum(self._ends, ends, out=self._ends)
+
+    def fault(self, fault: Tensor) -> None:
+        """Above 0 if there is one; what it did was undone."""
+        torch.minimum(self._fault, fault.neg(), out=self._fault)
 
 
 class NotedFaults:
@@ -35,11 +61,11 @@ class NotedFaults:
         if self._copy is None:
             return
         [numbers] = self._copy.read()
-        *ends, infinite = numbers
+        *ends, fault = numbers
         lows, highs = ends[::2], [-number for number in ends[1::2]]
         for (name, allowed), *found in zip(self._allowed.items(), lows, highs, strict=True):
             check_range(name, Range(*found), allowed)
-        if infinite > 0:
+        if fault < 0:
             raise NotFinite(WHY)
 
 
@@ -47,67 +73,38 @@ class DeferredFaults:
     def __init__(self, allowed: Mapping[str, Range], compute: torch.device) -> None:
         """``allowed``: the values that a batch may have, by the name of the tensor."""
         self._allowed = dict(allowed)
-        # Few operations look at a batch, since each is a kernel of its own on a GPU: both ends of
-        # a range are lowest values here, of the tensor and of its negative.
-        limits = [(allowed.low, -allowed.high) for allowed in self._allowed.values()]
-        self._limits = torch.tensor(limits, dtype=torch.float64, device=compute).reshape(-1, 2)
-        self._signs = torch.tensor([1.0, -1.0] * len(limits), dtype=torch.float64, device=compute)
-        self._nowhere = torch.tensor(math.inf, dtype=torch.float64, device=compute)
-        self._places: dict[NodeId, Tensor] = {}
-        # For each device: the ends of the ranges of its batches; above 0 if a step or merge would
-        # have made the model infinite.
-        self._ends = self._no_ends(_ROOM)
-        self._infinite = torch.zeros(_ROOM, device=compute)
-        self._numbers = torch.arange(_ROOM, device=compute)
+        limits = [end for low, high in self._allowed.values() for end in (low, -high)]
+        self._limits = torch.tensor(limits, dtype=torch.float64, device=compute)
+        self._signs = torch.tensor([1.0, -1.0] * len(allowed), dtype=torch.float64, device=compute)
+        self._notes: dict[NodeId, Notes] = {}
 
-    def place(self, device: NodeId) -> Tensor:
-        """Where a device's notes are, as a tensor: a recorded step can be told the device by it."""
-        if device not in self._places:
-            number = len(self._places)
-            if number == self.room:
-                self._ends = torch.cat([self._ends, self._no_ends(number)])
-                self._infinite = torch.cat([self._infinite, torch.zeros_like(self._infinite)])
-                self._numbers = torch.arange(2 * number, device=self._numbers.device)
-            self._places[device] = torch.tensor([number], device=self._limits.device)
-        return self._places[device]
+    def notes(self, device: NodeId) -> Notes:
+        if device not in self._notes:
+            self._notes[device] = self.new_notes()
+        return self._notes[device]
 
-    @property
-    def room(self) -> int:
-        """Once it changes, the notes have moved, and what was recorded is void."""
-        return len(self._numbers)
+    def new_notes(self) -> Notes:
+        """Of nobody yet: a recorded step has its own, which are added to a device's."""
+        return Notes(len(self._allowed), self._limits.device)
 
-    def saw(self, place: Tensor, batch: Tensors) -> Tensor:
+    def saw(self, notes: Notes, batch: Tensors) -> Tensor:
         """Look at the values of a batch; true if it must not be used."""
+        if not self._allowed:
+            return torch.zeros((), dtype=torch.bool, device=self._limits.device)
         ends = [end for name in self._allowed for end in _ends(batch[name].detach())]
-        found = (torch.stack(ends) * self._signs).view(-1, 2)
-        at = (self._numbers == place)[:, None, None]
-        torch.minimum(self._ends, torch.where(at, found, self._nowhere), out=self._ends)
+        found = torch.stack(ends) * self._signs
+        notes.saw(found)
         # NaN among the values makes both ends NaN, and every comparison with it false.
         return ~(found >= self._limits).all()
 
-    def note(self, place: Tensor, fault: Tensor) -> None:
-        """``fault``: above 0 if there is one; what it did was undone."""
-        noted = torch.where(self._numbers == place, fault, 0.0)
-        torch.maximum(self._infinite, noted, out=self._infinite)
-
-    def _no_ends(self, devices: int) -> Tensor:
-        """Of no value at all."""
-        return self._nowhere.repeat(devices, len(self._allowed), 2)
-
     def of(self, device: NodeId) -> NotedFaults:
         """As of now, to be read later."""
-        return NotedFaults(self._allowed, self._row(device) if device in self._places else None)
-
-    def _row(self, device: NodeId) -> Tensor:
-        place = self._places[device]
-        ends = self._ends.index_select(0, place).view(1, -1)
-        return torch.cat([ends, self._infinite.index_select(0, place)[None]], dim=1)
+        notes = self._notes.get(device)
+        return NotedFaults(self._allowed, None if notes is None else notes.values.clone()[None])
 
     def forget(self, device: NodeId) -> None:
-        if device in self._places:
-            at = self._numbers == self._places[device]
-            self._ends.masked_fill_(at[:, None, None], math.inf)
-            self._infinite.masked_fill_(at, 0.0)
+        if device in self._notes:
+            self._notes[device].forget()
 
     def read(self) -> dict[NodeId, ProtocolViolation]:
         """Devices that something is wrong with; each is named once."""
@@ -119,9 +116,10 @@ class DeferredFaults:
     def faults(self) -> dict[NodeId, ProtocolViolation]:
         """Devices that something is wrong with."""
         found: dict[NodeId, ProtocolViolation] = {}
-        count = len(self._places)
-        rows = torch.cat([self._ends[:count].flatten(1), self._infinite[:count, None]], dim=1)
-        for device, row in sorted(zip(self._places, rows.tolist(), strict=True)):
+        if not self._notes:
+            return found
+        rows = torch.stack([notes.values for notes in self._notes.values()]).tolist()
+        for device, row in sorted(zip(self._notes, rows, strict=True)):
             try:
                 NotedFaults(self._allowed, torch.tensor([row])).check()
             except ProtocolViolation as error:
@@ -131,18 +129,19 @@ class DeferredFaults:
     # ---- checkpoint --------------------------------------------------------------------------
 
     def save(self) -> tuple[list[NodeId], Tensors]:
-        rows = enumerate(self._row(device)[0] for device in self._places)
-        return list(self._places), {str(number): self._stored(row) for number, row in rows}
+        rows = enumerate(notes.values for notes in self._notes.values())
+        return list(self._notes), {str(number): self._stored(row) for number, row in rows}
 
     def _stored(self, row: Tensor) -> Tensor:
-        """Pairs: the lowest and highest value of each tensor; last 0 and the fault."""
-        return torch.cat([row[:-1] * self._signs, row.new_zeros(1), row[-1:]]).view(-1, 2)
+        """Pairs: the lowest and highest value of each tensor; last 0 and 1 if there is a fault."""
+        fault = (row[-1:] < 0).to(row.dtype)
+        return torch.cat([row[:-1] * self._signs, row.new_zeros(1), fault]).view(-1, 2)
 
     def restore(self, devices: Sequence[NodeId], tensors: Tensors) -> None:
         for number, device in enumerate(devices):
-            place, stored = int(self.place(device)), tensors[str(number)].flatten()
-            self._ends[place] = (stored[:-2] * self._signs).view(-1, 2)
-            self._infinite[place] = stored[-1]
+            stored = tensors[str(number)].flatten()
+            ends = stored[:-2] * self._signs.to(stored.device)
+            self.notes(device).values.copy_(torch.cat([ends, -stored[-1:]]))
 
 
 def _ends(tensor: Tensor) -> tuple[Tensor, Tensor]:

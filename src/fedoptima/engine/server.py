@@ -25,6 +25,7 @@ from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.engine.aggregator import merge
+from fedoptima.engine.deferred_faults import Notes
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.gpu_upload import arrived
 from fedoptima.engine.learner import Learner
@@ -82,8 +83,8 @@ class ServerEngine(ServerModel):
         self._seed(job)
         if job.part + 1 == job.parts:
             learner.set_progress(job.progress)
-        place = None if self.deferred is None else self.deferred.place(job.origin)
-        gradients = self._train(learner, tensors, job, place)
+        notes = None if self.deferred is None else self.deferred.notes(job.origin)
+        gradients = self._train(learner, tensors, job, notes)
         samples = len(tensors[LABELS])
         if job.return_gradient:
             return Outcome(pack(result, gradients), samples=samples)
@@ -101,17 +102,17 @@ class ServerEngine(ServerModel):
         return self._copies[job.origin] if per_device else self._shared()
 
     def _train(
-        self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor | None
+        self, learner: Learner, tensors: Tensors, job: ServerStep, notes: Notes | None
     ) -> Tensors:
         """One (micro-)batch; returns the gradients that a device may be sent.
 
-        ``place``: where deferred faults of the job's origin are noted.
+        ``notes``: where deferred faults of the job's origin are noted.
         """
         labels, entrance = tensors[LABELS], self._entrances[cut_of(job)]
         if job.part == 0:
             learner.begin()
-        if self.deferred is not None and place is not None:
-            learner.leave_out(self.deferred.saw(place, entrance.expected.comparable(tensors)))
+        if self.deferred is not None and notes is not None:
+            learner.leave_out(self.deferred.saw(notes, entrance.expected.comparable(tensors)))
             labels = self._workload.labels.within_range(labels)
         decoded, wanted = entrance.cut.decode(tensors), job.return_gradient
         activation = rebuild_activation(decoded, entrance.example, gradients=wanted)
@@ -123,7 +124,7 @@ class ServerEngine(ServerModel):
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
             self._robustness.limit(job.origin, learner, activation)
-            self._note(job.origin, learner.learn_or_undo(), place)
+            self._note(job.origin, learner.learn_or_undo(), notes)
         if not job.return_gradient:
             return {}
         return entrance.cut.encode_gradients(gradients_of(activation))
@@ -185,8 +186,8 @@ class ServerEngine(ServerModel):
         if len(job.parts) == 1 or not (finite.is_cuda or self.deferred):
             self._note(job.parts[0].device, (~finite).float())
 
-    def _note(self, device: NodeId, fault: Tensor, place: Tensor | None = None) -> None:
+    def _note(self, device: NodeId, fault: Tensor, notes: Notes | None = None) -> None:
         if self.deferred is None:
             self._faults.note(device, fault)
         else:
-            self.deferred.note(self.deferred.place(device) if place is None else place, fault)
+            (notes or self.deferred.notes(device)).fault(fault)

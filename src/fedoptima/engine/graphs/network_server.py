@@ -13,6 +13,7 @@ from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep, cut_of
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.engine.deferred_faults import Notes
 from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_why_not
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import Tensors
@@ -65,17 +66,17 @@ class RecordedServer(ServerEngine):
         return self._new_learner(who, static=True)
 
     def _train(
-        self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor | None
+        self, learner: Learner, tensors: Tensors, job: ServerStep, notes: Notes | None
     ) -> Tensors:
         if not self._records or job.parts > 1:
-            return self._eager(learner, tensors, job, place)
+            return self._eager(learner, tensors, job, notes)
         shapes = tuple((name, tensor.shape) for name, tensor in tensors.items())
         key = (self._owner(job), job.return_gradient, cut_of(job), shapes)
         step = self._steps.get(key)
         if step is None:
             if self._seen.setdefault(key, 0) < AT_FIRST:
                 self._seen[key] += 1
-                return self._eager(learner, tensors, job, place)
+                return self._eager(learner, tensors, job, notes)
             try:
                 step = self._steps[key] = self._recorded(learner, tensors, job, shapes)
             except RuntimeError as error:
@@ -83,7 +84,7 @@ class RecordedServer(ServerEngine):
                 self._records = False
                 self._steps.clear()
                 learner.drop_gradients()
-                return self._eager(learner, tensors, job, place)
+                return self._eager(learner, tensors, job, notes)
         else:
             learner.stepped()
         torch._foreach_copy_(list(step.inputs.values()), [tensors[n] for n in step.inputs])
@@ -92,20 +93,20 @@ class RecordedServer(ServerEngine):
         return {name: tensor.clone() for name, tensor in gradients.items()}
 
     def _eager(
-        self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor | None
+        self, learner: Learner, tensors: Tensors, job: ServerStep, notes: Notes | None
     ) -> Tensors:
         super()._seed(job)
         train = super()._train
-        return self._aside(lambda: train(learner, tensors, job, place))
+        return self._aside(lambda: train(learner, tensors, job, notes))
 
     def _seed(self, job: ServerStep) -> None:
         """A replay is seeded by itself."""
 
-    def _note(self, device: NodeId, fault: Tensor, place: Tensor | None = None) -> None:
+    def _note(self, device: NodeId, fault: Tensor, notes: Notes | None = None) -> None:
         if self._recording:
             self._fault = fault  # noted after every replay
         else:
-            super()._note(device, fault, place)
+            super()._note(device, fault, notes)
 
     def _owner(self, job: ServerStep) -> NodeId:
         per_device = self._workload.planning.training is ServerTraining.PER_DEVICE

@@ -14,6 +14,7 @@ from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep, cut_of
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.engine.deferred_faults import Notes
 from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_why_not
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import (
@@ -29,8 +30,7 @@ class _Step:
 
     recording: Recording[Tensors]  # gradients
     tensors: Tensors
-    place: Tensor
-    room: int
+    notes: Notes
     # Of the parameters, before and after it: a later part of a mini-batch adds to them in place.
     found: list[Tensor | None]
     left: list[Tensor | None]
@@ -102,28 +102,31 @@ class GraphedServer(ServerEngine):
         return self._new_learner(who, static=True)
 
     def _train(
-        self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor | None
+        self, learner: Learner, tensors: Tensors, job: ServerStep, notes: Notes | None
     ) -> Tensors:
-        if not self._records or place is None or self.deferred is None or self._mixes(job):
-            return super()._train(learner, tensors, job, place)
+        if not self._records or notes is None or self.deferred is None or self._mixes(job):
+            return super()._train(learner, tensors, job, notes)
         shapes = tuple(tensor.shape for tensor in tensors.values())
         key = (self._owner(job), job.part, job.parts, job.return_gradient, cut_of(job), shapes)
         if not self._is_replayed(key, job):
-            return super()._train(learner, tensors, job, place)
+            return super()._train(learner, tensors, job, notes)
         step = self._steps.get(key)
         if step is None or not self._holds(step, learner, job):
+            earlier = learner.held_gradients() if job.part else []
             try:
-                step = self._steps[key] = self._recorded(learner, tensors, job, place)
+                step = self._steps[key] = self._recorded(learner, tensors, job)
             except RuntimeError as error:
                 say_why_not(SERVER, error)
                 self._records = False
                 learner.drop_gradients()
-                return super()._train(learner, tensors, job, place)
+                if earlier:
+                    learner.hold_gradients(earlier)
+                return super()._train(learner, tensors, job, notes)
         else:
-            given = [*(tensors[name] for name in step.tensors), place]
-            torch._foreach_copy_([*step.tensors.values(), step.place], given)
+            torch._foreach_copy_(list(step.tensors.values()), [tensors[n] for n in step.tensors])
             learner.stepped()
         gradients = step.recording.replay(lambda: self._seed_of(job))
+        notes.add(step.notes)
         if job.parts > 1:  # a checkpoint looks for them there
             learner.hold_gradients(step.left)
         return {name: tensor.clone() for name, tensor in gradients.items()}
@@ -140,9 +143,6 @@ class GraphedServer(ServerEngine):
 
     def _holds(self, step: _Step, learner: Learner, job: ServerStep) -> bool:
         """Is what it was recorded with still at its place?"""
-        assert self.deferred is not None
-        if step.room != self.deferred.room:
-            return False
         if job.part == 0:
             return True
         now = learner.held_gradients()
@@ -157,13 +157,19 @@ class GraphedServer(ServerEngine):
         per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
         return job.origin if per_device else SERVER
 
-    def _recorded(
-        self, learner: Learner, tensors: Tensors, job: ServerStep, place: Tensor
-    ) -> _Step:
+    def _recorded(self, learner: Learner, tensors: Tensors, job: ServerStep) -> _Step:
         assert self.deferred is not None
-        static, own = {name: tensor.clone() for name, tensor in tensors.items()}, place.clone()
+        static, notes = (
+            {name: tensor.clone() for name, tensor in tensors.items()},
+            self.deferred.new_notes(),
+        )
         train = super()._train
+
+        def work() -> Tensors:
+            notes.forget()
+            return train(learner, static, job, notes)
+
         found = learner.held_gradients() if job.part else []
-        recording = self._lane(job).record(lambda: train(learner, static, job, own))
+        recording = self._lane(job).record(work)
         left = learner.held_gradients() if job.parts > 1 else []
-        return _Step(recording, static, own, self.deferred.room, found, left)
+        return _Step(recording, static, notes, found, left)
