@@ -96,6 +96,7 @@ class GraphedDevice(DeviceEngine):
         if self._kept is not None and self._kept[0] == plan:
             self._learner = self._kept[1]
             return
+        self._kept = None  # its recordings go now
         self._forget_recordings()
         workload = self._workload
         self._learner = Learner(
