@@ -101,6 +101,11 @@ class DeviceCore:
         """Its own; 0: it has the one that all have."""
         return self._assignment.program.cut if self._assignment else 0
 
+    @property
+    def prepared(self) -> bool:
+        """For the plan that it is assigned."""
+        return self._prepared
+
     def restarted(self) -> DeviceCore:
         """This device as it is after its process was restarted."""
         return DeviceCore(

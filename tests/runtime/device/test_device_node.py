@@ -14,7 +14,7 @@ import pytest
 
 from fedoptima.core.device import DeviceCore
 from fedoptima.core.effects import Halt
-from fedoptima.core.errors import TrainingDiverged
+from fedoptima.core.errors import ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import (
     Connected,
     Disconnected,
@@ -23,17 +23,19 @@ from fedoptima.core.events import (
     Measured,
     Received,
 )
-from fedoptima.core.jobs import Forward, FullStep
+from fedoptima.core.jobs import Forward, FullStep, Job, Prepare
+from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import (
     Assignment,
     Failed,
+    GlobalModel,
     Join,
     Message,
     ModelUpdate,
     ProgramSpec,
     Stop,
 )
-from fedoptima.core.types import SERVER, NodeId
+from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.runtime import disk
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.compute import Compute
@@ -129,6 +131,42 @@ def test_a_device_with_a_cut_of_its_own_says_what_it_has_measured(tmp_path: Path
 
     assert asyncio.run(story(replace(FULL, cut=2))) == [500.0]
     assert asyncio.run(story(FULL)) == [0.0]
+
+
+class Particular(Engine):
+    """Models from version 1 on are of another plan than the first."""
+
+    plan = ""
+
+    def execute(self, job: Job, result: PayloadId) -> Outcome:
+        if not isinstance(job, Prepare):
+            return super().execute(job, result)
+        self.reset()
+        self.plan = job.plan
+        return super().execute(Prepare(PLAN), result)
+
+    def admit(self, message: Message) -> None:
+        if isinstance(message, GlobalModel) and (message.version > 0) != (self.plan != PLAN):
+            raise ProtocolViolation("a model of another plan")
+
+
+def test_a_model_for_a_new_plan_may_come_before_the_device_has_prepared(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage, link = Stage(tmp_path), Line(1)
+        stage.gate.around(Particular(target=1.0))
+        stage.begin(link)
+        await stage.until(lambda: kinds(link.sent) == [Join, ModelUpdate])
+        stage.gate.hold(Prepare)
+        stage.node.receive(link, Assignment("another", replace(FULL, cut=2), 2))
+        assert kinds(link.sent)[2:] == [Join]  # the server answers it at once
+        stage.node.receive(link, global_model(1))
+        stage.gate.hold()
+        await stage.until(lambda: kinds(link.sent)[3:] == [ModelUpdate])
+        with pytest.raises(ProtocolViolation):  # from now on they are looked at again
+            stage.node.receive(link, global_model(0))
+        stage.compute.close()
+
+    asyncio.run(story())
 
 
 def test_a_round_is_trained_and_handed_in(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ class DeviceNode(Node):
 
     def receive(self, link: ServerLink, message: Message) -> None:
         if self._link is link:
-            self.engine.admit(message)
+            if self.machine.prepared:  # else the engine knows no plan yet, or the one before
+                self.engine.admit(message)
             self.tell(Received(SERVER, link.number, self.engine.receive(message)))
 
     def reject(self, link: ServerLink, error: ProtocolViolation) -> None:
