@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from fedoptima.core.events import Ended
 from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
-from fedoptima.trace.writer import PatientWriter, read_records
+from fedoptima.trace.writer import PatientWriter, TraceFile, read_records
 from fedoptima.verification.replay import replay
 from tests.experiments.runs import run
 
@@ -81,3 +81,20 @@ def test_records_wait_for_room_and_it_is_said_once(
         "the trace cannot be written",
         "the trace is written again, and nothing is missing",
     ]
+
+
+class FullFile(TraceFile):
+    tries = 0
+
+    def append(self, lines: Sequence[str]) -> None:
+        self.tries += 1
+        raise OSError("full")
+
+
+def test_a_full_disk_is_not_tried_again_with_every_megabyte(tmp_path: Path) -> None:
+    """Every try compresses all that waits."""
+    writer = PatientWriter(tmp_path / "trace.gz", {})
+    writer.file = FullFile(tmp_path / "full.gz")
+    for at in range(100):
+        writer.write(Record(float(at), SERVER, Ended(str(at % 10) * LONG), []))
+    assert writer.file.tries < 20  # a busy machine may take seconds, and tries once a second

@@ -30,6 +30,7 @@ READABLE_AFTER = 1.0  # seconds: a member for each record would be badly compres
 COMPRESSION = 1  # a trace is repetitive: higher levels cost time and gain little
 _MOST_WAITING = 1 << 20  # characters: with more, a member gets no smaller
 _MOST_HELD = 1 << 28  # characters, while the disk is full
+_PAUSE = 10.0  # times as long as a try to write took that failed
 
 _log = logging.getLogger(__name__)
 
@@ -178,6 +179,9 @@ class PatientWriter(TraceWriter):
     """
 
     _said = False
+    _again = 0.0  # when it is tried again: every try compresses all that waits
+    _held = 0  # characters that wait since a try failed
+    _passes = False
 
     def write(self, record: Record) -> None:
         with self._patience():
@@ -189,10 +193,11 @@ class PatientWriter(TraceWriter):
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
+        self._passes = self._held <= _MOST_HELD and time.monotonic() < self._again
         try:
             yield
         except OSError as error:
-            if sum(map(len, self._lines)) > _MOST_HELD:
+            if self._held > _MOST_HELD:
                 raise
             if not self._said:
                 _log.warning(
@@ -201,14 +206,24 @@ class PatientWriter(TraceWriter):
                     error.strerror,
                 )
             self._said = True
+        finally:
+            self._passes = False
 
     def _flush(self) -> None:
-        lines = self._lines
+        began, lines = time.monotonic(), self._lines
+        if self._said:
+            self._held, self._waiting = self._held + self._waiting, 0
+        if self._passes:
+            self._flushed = began
+            return
         try:
             super()._flush()
         except OSError:
-            self._lines = lines
+            self._lines, self._held = lines, sum(map(len, lines))
+            now = time.monotonic()
+            self._again = now + max(READABLE_AFTER, _PAUSE * (now - began))
             raise
+        self._held = 0
         if self._said and not self._lines:
             _log.warning("the trace is written again, and nothing is missing")
             self._said = False
