@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedoptima.core.serializable_types  # noqa: F401  (makes every core class known by name)
 from fedoptima.core.aggregation import AsyncStaleness, Offer
 from fedoptima.core.cuts import ROUNDS, Cuts
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.jobs import CutMerge
 from fedoptima.core.messages import Join, ModelUpdate
 from fedoptima.core.plan import BlockProfile, Cut, Plan
+from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId, Payload, PayloadId
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -163,3 +165,47 @@ def test_a_device_that_measures_nothing_is_taken_at_its_word() -> None:
     for _ in range(2 * ROUNDS):
         cuts.measured(B, ModelUpdate(0, 100, DATA, 0, 2))
         assert not cuts.replan(B)
+
+
+def play(cuts: Cuts, speeds: dict[int, float], rounds: int) -> list[int]:
+    """The cuts that B gets, if it computes at these speeds."""
+    found = [cuts.of(B)]
+    for _ in range(rounds):
+        cuts.measured(B, update(cuts.of(B), speed=speeds[cuts.of(B)]))
+        if cuts.replan(B):
+            found.append(cuts.of(B))
+    return found
+
+
+def test_a_device_that_is_slower_with_another_cut_does_not_go_back_and_forth() -> None:
+    cuts = Cuts(PLAN)
+    cuts.joined(B, join(1000, 1000))
+    assert play(cuts, {1: 1000, 2: 50, 3: 50}, 12 * ROUNDS) == [2, 1, 3, 1]
+
+
+def test_what_was_measured_outlives_a_connection_until_the_device_claims_another_speed() -> None:
+    cuts = Cuts(PLAN)
+    assert cuts.joined(B, join(1000, 1000)) == 2
+    cuts.measured(B, update(2, speed=100))
+    assert cuts.joined(B, join(1000, 1000)) == 1
+    assert cuts.joined(A, join(1000, 1000)) == 2
+    assert cuts.joined(B, join(2000, 1000)) == 2
+
+
+def test_what_was_measured_is_in_a_checkpoint() -> None:
+    cuts = Cuts(PLAN)
+    cuts.joined(B, join(1000, 1000))
+    play(cuts, {1: 1000, 2: 50, 3: 50}, 3 * ROUNDS)
+    restored = thaw(freeze(cuts))
+    assert isinstance(restored, Cuts)
+    assert play(restored, {1: 1000, 2: 50, 3: 50}, 4 * ROUNDS) == [1]
+    assert freeze(thaw(freeze(cuts))) == freeze(cuts)
+
+
+def test_a_checkpoint_of_before_speeds_were_kept_is_gone_on_with() -> None:
+    old, other = Cuts(PLAN), Cuts(PLAN)
+    for cuts in (old, other):
+        cuts.joined(B, join(1000, 1000))
+        del cuts._speeds
+    assert play(old, {1: 1000, 2: 50, 3: 50}, 12 * ROUNDS) == [2, 1, 3, 1]
+    assert play(other, {1: 1000, 2: 1000, 3: 1000}, 4 * ROUNDS) == [2]

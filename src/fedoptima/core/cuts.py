@@ -8,8 +8,9 @@ which counts as one more of those who hold them. Auxiliary networks differ from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from fedoptima.core.errors import ProtocolViolation
@@ -19,6 +20,7 @@ from fedoptima.core.types import NodeId
 
 ROUNDS: Final = 3  # in a row that say the same: then a link or a speed has changed for good
 WORTH_IT: Final = 0.9  # of the time that a batch takes now
+_NOTHING: Final[Mapping[int, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +49,34 @@ def options_of(plan: Plan) -> tuple[CutOption, ...]:
     return tuple(found)
 
 
-def best_option(options: Sequence[CutOption], speed: float, link: float) -> CutOption:
-    """The paper's rule for one device alone: the smallest of those that are equally good."""
-    return min(options, key=lambda option: (option.seconds(speed, link), option.split))
+def best_option(
+    options: Sequence[CutOption],
+    speed: float,
+    link: float,
+    measured: Mapping[int, float] = _NOTHING,
+) -> CutOption:
+    """The paper's rule for one device alone: the smallest of those that are equally good.
+
+    ``measured``: the device's speed with some of the cuts, where it is known.
+    """
+
+    def rank(option: CutOption) -> tuple[float, int]:
+        return option.seconds(measured.get(option.split, speed), link), option.split
+
+    return min(options, key=rank)
 
 
 class Cuts:
+    # Here, because checkpoints of earlier versions do not have it.
+    _speeds: dict[NodeId, tuple[float, dict[int, float]]] | None = None
+
     def __init__(self, plan: Plan) -> None:
         self._options = options_of(plan)
         self._plans = {cut.split: plan.at(cut.split).to_json() for cut in plan.cuts}
         self._of: dict[NodeId, int] = {}
         self._planned: dict[NodeId, tuple[float, float]] = {}  # FLOP/s and bytes/s
         self._recent: dict[NodeId, tuple[tuple[float, float], ...]] = {}  # as measured, by round
+        self._speeds = {}  # what a device claims, and as measured by cut, the latest at the end
         self._merged = dict.fromkeys(self._plans, 0.0)  # from devices with each cut, in mean shares
         self._then: dict[NodeId, dict[int, float]] = {}  # when a device was sent its model
 
@@ -73,13 +91,18 @@ class Cuts:
         return self._of[device]
 
     def joined(self, device: NodeId, join: Join) -> int:
-        """Its cut. One that comes with work keeps the cut that the work was made for."""
-        figures = (join.flops_per_second, join.bytes_per_second)
+        """Its cut. One that comes with work keeps the cut that the work was made for.
+
+        What was measured of its speed counts until it claims another one.
+        """
+        measured = self._measured(device, join.flops_per_second)
+        speed = next(reversed(measured.values()), join.flops_per_second)
+        link = join.bytes_per_second
         if join.has_work and join.cut in self._plans:
             self._of[device] = join.cut
         else:
-            self._of[device] = best_option(self._options, *figures).split
-        self._planned[device] = figures
+            self._of[device] = best_option(self._options, speed, link, measured).split
+        self._planned[device] = (measured.get(self._of[device], speed), link)
         self._recent.pop(device, None)
         return self._of[device]
 
@@ -125,6 +148,9 @@ class Cuts:
         work = option.forward * update.processed + option.training * update.trained
         if update.seconds > 0 and work > 0:
             speed = work / update.seconds
+            known = self._measured(device)
+            known.pop(update.cut, None)
+            known[update.cut] = speed
         link = update.bytes_per_second or link
         self._recent[device] = (*recent, (speed, link))[-ROUNDS:]
 
@@ -133,19 +159,32 @@ class Cuts:
         recent, own = self._recent.get(device, ()), self._option(self._of[device])
         if len(recent) < ROUNDS:
             return ""
-        other = best_option(self._options, *recent[-1])
-        same = all(best_option(self._options, *figures) == other for figures in recent)
-        if other == own or not same:
+        # A speed that was measured with one cut says less of another than one measured there.
+        others = {cut: v for cut, v in self._measured(device).items() if cut != own.split}
+        other, *earlier = (best_option(self._options, *f, others) for f in reversed(recent))
+        if other == own or any(best != other for best in earlier):
             return ""
-        if any(other.seconds(*f) > WORTH_IT * own.seconds(*f) for f in recent):
-            return ""
+        there = [(others.get(other.split, speed), link) for speed, link in recent]
+        for here, then in zip(recent, there, strict=True):
+            if other.seconds(*then) > WORTH_IT * own.seconds(*here):
+                return ""
         before, now = self._planned[device], recent[-1]
-        self._of[device], self._planned[device] = other.split, now
+        self._of[device], self._planned[device] = other.split, there[-1]
         del self._recent[device]
         return (
             f"blocks on the device: {other.split} instead of {own.split}; in its last {ROUNDS} "
             f"rounds {_in_words(now)}, planned for {_in_words(before)}"
         )
+
+    def _measured(self, device: NodeId, claim: float | None = None) -> dict[int, float]:
+        """Its speed with each cut that it has had; none, if it claims another than before."""
+        if self._speeds is None:
+            self._speeds = {}
+        claimed, measured = self._speeds.get(device, (0.0, {}))
+        if claim is not None and claim != claimed:
+            claimed, measured = claim, {}
+        self._speeds[device] = (claimed, measured)
+        return measured
 
     def _option(self, split: int) -> CutOption:
         return next(option for option in self._options if option.split == split)
