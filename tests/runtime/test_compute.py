@@ -114,15 +114,30 @@ def test_a_job_that_fails_on_the_event_loop_is_answered_as_elsewhere() -> None:
     assert any(name.startswith("bad") for name in story(tell).here)
 
 
+def test_a_kind_with_a_long_job_now_and_then_does_not_hold_up_the_event_loop_each_time() -> None:
+    async def tell(jobs: Jobs) -> None:
+        for number in range(6):
+            for _ in range(60):  # as many as it took to forget the long one
+                await jobs.give("short", Short)
+            await jobs.give(f"long {number}", Short, 0.03)
+
+    here = story(tell).here
+    assert "short" in here
+    assert len(here - {"short"}) <= 1
+
+
 def test_what_has_not_begun_when_it_is_closed_is_not_done() -> None:
     async def tell(jobs: Jobs) -> None:
         while "last" not in jobs.here:  # until a job of that kind would be done here
             await jobs.give("last", Short)
         jobs.log.clear()
-        answer = jobs.give("too late", Short)
+        errors = list[object]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        answers = [jobs.give("too late", Short), jobs.give("behind it", Short)]
         jobs._compute.close()
         await asyncio.sleep(0.01)
         assert not jobs.log
-        assert not answer.done()
+        assert not any(answer.done() for answer in answers)
+        assert not errors
 
     story(tell)

@@ -83,6 +83,7 @@ class Stage:
         engine: ServerEngine | None = None,
         record_quota: RecordQuota | None = None,
         process: int | None = None,
+        short_here: bool = False,
     ) -> None:
         """``process``: how many have served the run before."""
         if process is None:
@@ -97,7 +98,7 @@ class Stage:
             folder / "checkpoints", self.trace, self.disk, seconds=1e9, merges=None, kept=3, log=LOG
         )
         self.checkpointer.wanted = keeping
-        self.compute = Compute("server", threads=1)
+        self.compute = Compute("server", threads=1, short_here=short_here)
         self.node = ServerNode(
             restored.core if restored else setup.core(),
             self.engine,

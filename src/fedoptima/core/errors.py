@@ -35,6 +35,10 @@ class NotFinite(ProtocolViolation):
     """A peer sent values that are not finite: its training has diverged, or its data are bad."""
 
 
+class Unresponsive(ProtocolViolation):
+    """A peer stopped sending or reading. Its link may be the cause, so it may come back."""
+
+
 class InvariantBroken(FedOptimaError):
     """A bug in this package. The driver stops the run and saves the trace."""
 

@@ -189,9 +189,9 @@ class _ServerRun:
             records=self._records,
             log=LOG,
         )
-        self._accounts.queue.observers += [self._trace.write, self._metrics.observe]
-        node.observers.append(self._accounts.queue.add)
-        node.observers.append(ServerLog(LOG).observe)
+        queue = self._accounts.queue  # the trace first: it must not lack what an account fails on
+        queue.observers = [self._trace.write, *queue.observers, self._metrics.observe]
+        node.observers += [queue.add, ServerLog(LOG).observe]
         self._sign = DiskSign(self._directory.disk_failing)
         loop = asyncio.get_running_loop()
         self._disk.say = lambda event: loop.call_soon_threadsafe(self._tell_of_disk, event)
@@ -243,6 +243,7 @@ class _ServerRun:
             await node.shut_down()
             self._accounts.queue.work_off()
             await entrance.close()
+            self._accounts.queue.work_off()  # of the disk there may be news meanwhile
             self._compute.close()
             await self._trace.close()
             with suppress(OSError):

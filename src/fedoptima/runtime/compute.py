@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +17,9 @@ from typing import Final, TypeVar
 from fedoptima.engine.determinism import prepare_thread
 
 _SHORT: Final = 1e-3  # seconds
-_FADING: Final = 0.9  # of the longest time, with each job of its kind
+_HOLD_UP: Final = 1e-2  # seconds on the event loop that others notice
+_FADING: Final = 0.1  # what each job of a kind takes off the kind's longest time
+_SLOWER: Final = 0.1  # is that multiplied by after each hold-up: it must not come again and again
 
 T = TypeVar("T")
 
@@ -34,6 +36,7 @@ class Compute:
         )
         self._short_here = short_here
         self._took: dict[type, float] = {}  # seconds: the longest of each kind's last ones, about
+        self._hold_ups: Counter[type] = Counter()  # of the event loop, by each kind
         self._given = 0  # jobs that the thread has not answered
         self._here = False  # a job is to be done on the event loop, or is being done
         self._behind: deque[Callable[[], None]] = deque()  # those that wait for it
@@ -48,7 +51,7 @@ class Compute:
     ) -> None:
         """Exactly one of ``done`` and ``failed`` is called, on the running event loop, later.
 
-        ``kind``: of work that takes about as long each time.
+        ``kind``: of work that takes about as long each time; None: it is done on the thread.
         """
         loop = asyncio.get_running_loop()
         if self._here:
@@ -95,15 +98,15 @@ class Compute:
             future.cancel()
         else:
             try:
-                future.set_result(self._timed(work, kind))
+                future.set_result(self._timed(work, kind, here=True))
             except Exception as error:
                 future.set_exception(error)
         self._here = False
-        while self._behind:
+        while self._behind and not self._closed:
             self._behind.popleft()()
         _deliver(future, done, failed)
 
-    def _timed(self, work: Callable[[], T], kind: type | None) -> T:
+    def _timed(self, work: Callable[[], T], kind: type | None, *, here: bool = False) -> T:
         if kind is None:
             return work()
         began = time.thread_time()
@@ -111,7 +114,10 @@ class Compute:
             return work()
         finally:
             took = time.thread_time() - began
-            self._took[kind] = max(took, _FADING * self._took.get(kind, took))
+            if here and took > _HOLD_UP:
+                self._hold_ups[kind] += 1
+            fading = _FADING * _SLOWER ** self._hold_ups[kind]
+            self._took[kind] = max(took, (1 - fading) * self._took.get(kind, took))
 
     async def do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

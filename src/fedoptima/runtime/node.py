@@ -33,6 +33,7 @@ from fedoptima.core.events import (
     Rejected,
     TimerFired,
 )
+from fedoptima.core.jobs import Merge
 from fedoptima.core.machine import ComputeEngine, Machine, Outcome, job_failed
 from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId, payload_id
@@ -161,7 +162,9 @@ class Node(ABC):
             self.failure = error
             self.tell(job_failed(ticket, job, error))
 
-        self._compute.submit(lambda: self.engine.execute(job, result), done, failed, type(job))
+        # A merge takes as long as there are updates in it: the last one says nothing of the next.
+        kind = None if isinstance(job, Merge) else type(job)
+        self._compute.submit(lambda: self.engine.execute(job, result), done, failed, kind)
 
     # ---- timers ------------------------------------------------------------------------------
 

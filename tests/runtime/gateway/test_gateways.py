@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -11,13 +12,15 @@ import pytest
 import torch
 
 from fedoptima.core.jobs import FullStep
-from fedoptima.core.messages import ActivationBatch, GlobalModel, Join
+from fedoptima.core.messages import ActivationBatch, GlobalModel, Join, ModelUpdate
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.experiments.simulation import simulate
 from fedoptima.runtime.security.certificates import make_authority, make_device
+from fedoptima.runtime.wire.codec import URGENT, encode
+from fedoptima.runtime.wire.frames import Chunk
 from fedoptima.verification.replay import replay
 from tests.runtime.folders import device_of, server_of
-from tests.support.network import NAMES, Gate, Server, start_device, tiny_recipe, until
+from tests.support.network import NAMES, QUICK, Gate, Server, start_device, tiny_recipe, until
 from tests.support.processes import fleet
 from tests.support.raw_peer import RawPeer, hello
 
@@ -110,6 +113,21 @@ def test_what_the_server_would_not_take_a_gateway_does_not_take(
         assert honest.answer() == "2 epochs done"
     assert "slow is dropped" in caplog.text
     assert replay(tmp_path / "run").difference is None
+
+
+def test_a_device_whose_link_stalled_comes_back_through_a_gateway(tmp_path: Path) -> None:
+    impatient = replace(QUICK, stall=0.5, ping_every=0.1)
+    introduction = hello("slow")
+    with Server(tiny_recipe(), tmp_path / "run", timeouts=impatient, gateways=1) as server:
+        with RawPeer(server.address) as peer:
+            peer.send(introduction)
+            peer.hear("welcome")
+            data = Payload(PayloadId("slow/0/1"), 16, {"weight": torch.zeros(4)})
+            peer.send(encode(ModelUpdate(0, 8, data)).head, Chunk(URGENT, (memoryview(b"1234"),)))
+            assert peer.ending()[0] is grpc.StatusCode.UNAVAILABLE
+        with RawPeer(server.address) as again:
+            again.send(introduction)
+            assert again.hear("welcome")
 
 
 def test_gateways_end_with_a_server_that_is_killed(tmp_path: Path) -> None:

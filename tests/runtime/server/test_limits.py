@@ -23,6 +23,7 @@ from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.server.allowance import Allowance
 from fedoptima.runtime.server.descriptors import most_connections
+from fedoptima.runtime.server.reception import NodeReception, Visitor
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import STREAMS
 from fedoptima.runtime.wire.codec import URGENT, encode
@@ -58,16 +59,17 @@ def read_to_the_end(connection: socket.socket) -> None:
 
 
 def test_a_message_that_stops_half_way_ends_its_session(server: Server) -> None:
+    introduction = hello("slow")
     with RawPeer(server.address) as peer:
-        peer.send(hello("slow"))
+        peer.send(introduction)
         peer.hear("welcome")
         data = Payload(PayloadId("slow/0/1"), 16, {"weight": torch.zeros(4)})
         peer.send(encode(ModelUpdate(0, 8, data)).head, Chunk(URGENT, (memoryview(b"1234"),)))
         code, why = peer.ending()
-    assert (code, why) == (
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "a message stopped half-way, 0.5 s ago",
-    )
+    assert (code, why) == (grpc.StatusCode.UNAVAILABLE, "a message stopped half-way, 0.5 s ago")
+    with RawPeer(server.address) as again:  # the same process: its link had stalled
+        again.send(introduction)
+        assert again.hear("welcome")
 
 
 def test_a_device_that_says_nothing_between_messages_is_not_stalled(server: Server) -> None:
@@ -94,6 +96,9 @@ def test_a_device_that_does_not_read_is_dropped_before_much_waits_for_it(tmp_pat
         refusal = session.ended.result()
         assert refusal is not None
         assert "it does not read: 12," in refusal.text
+        assert refusal.code is grpc.StatusCode.UNAVAILABLE
+        back = Visitor(NAME, session.process, session.number, "nowhere")
+        assert (await NodeReception(stage.node).admit(back)).session > session.number
         await stage.end()
 
     asyncio.run(story())

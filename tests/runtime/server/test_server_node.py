@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 from fedoptima.core.effects import Effect, Halt, Send
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import TimerFired
-from fedoptima.core.jobs import Merge
+from fedoptima.core.jobs import Job, Merge
+from fedoptima.core.machine import Outcome
 from fedoptima.core.messages import (
     ActivationBatch,
     GlobalModel,
@@ -24,6 +26,7 @@ from fedoptima.core.messages import (
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.checkpoint import newest_checkpoint
 from fedoptima.engine.payloads import unpack
+from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
 from fedoptima.runtime.server.server_node import INTERRUPTED
 from fedoptima.trace.record import Record
@@ -386,3 +389,29 @@ def test_a_server_stopped_in_its_last_evaluation_goes_on_to_the_end(tmp_path: Pa
         await again.end()
 
     asyncio.run(story())
+
+
+def test_a_merge_is_never_done_on_the_event_loop(tmp_path: Path) -> None:
+    """How long it takes depends on how many updates there are."""
+
+    class Watched(ServerEngine):
+        def execute(self, job: Job, result: PayloadId) -> Outcome:
+            done.append((type(job), threading.get_ident()))
+            return super().execute(job, result)
+
+    done = list[tuple[type[Job], int]]()
+
+    async def story() -> None:
+        recipe = tiny_recipe("fl", deploy={"devices": 1}, stop={"rounds": 50})
+        setup = prepare_server(recipe)
+        stage = Stage(tmp_path, setup, engine=Watched(setup.workload), short_here=True)
+        session = await stage.begin()
+        for number in range(1, 40):
+            stage.node.receive(session, answer_to(sent(session, GlobalModel)[-1], number))
+            await stage.until(lambda count=number: len(sent(session, GlobalModel)) > count)
+        await stage.end()
+
+    asyncio.run(story())
+    merges = [thread for kind, thread in done if issubclass(kind, Merge)]
+    assert len(merges) > 30
+    assert threading.get_ident() not in merges

@@ -17,11 +17,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
-import grpc
 import torch
 from torch import Tensor
 
-from fedoptima.core.errors import ConfigError, InvariantBroken, ProtocolViolation
+from fedoptima.core.errors import ConfigError, InvariantBroken, ProtocolViolation, Unresponsive
 from fedoptima.core.messages import Message
 from fedoptima.core.ranges import check_names
 from fedoptima.engine.server_admission import Expected
@@ -52,7 +51,7 @@ from fedoptima.runtime.native_memory import kept_small
 from fedoptima.runtime.server.bounds import message_limit, most_held, unread
 from fedoptima.runtime.server.reception import Admitted, Refused, Visitor
 from fedoptima.runtime.server.server_node import Checked
-from fedoptima.runtime.server.session import Refusal, Session
+from fedoptima.runtime.server.session import Refusal, Session, refusal_for
 from fedoptima.runtime.server.streams import ServerStreams
 
 _ACCESS_EVERY: Final = 0.2  # seconds
@@ -126,7 +125,7 @@ class Front:
     def reject(self, session: Session, error: ProtocolViolation) -> None:
         if self._sessions.pop(_key(session), None) is not None:
             self._link.tell(Wrong(_key(session), error))
-            session.end(Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
+            session.end(refusal_for(error))
 
     def take_records(self, session: Session, first: int, lines: Sequence[str]) -> int | None:
         if _key(session) in self._sessions:
@@ -185,7 +184,7 @@ class Front:
     def _put(self, session: Session, message: Message) -> None:
         session.outbox.put(message)
         if session.outbox.held > most_held(self._expected.most_bytes):
-            self.reject(session, ProtocolViolation(unread(session.outbox.held)))
+            self.reject(session, Unresponsive(unread(session.outbox.held)))
 
     def _read(self, tensors: Stored | dict[str, Tensor] | None) -> dict[str, Tensor] | None:
         return self._outbound.read(tensors, self._free) if isinstance(tensors, Stored) else tensors

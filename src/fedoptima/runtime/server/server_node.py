@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 import grpc
 
 from fedoptima.core.effects import Effect, Evaluate, Halt, Run, Send
-from fedoptima.core.errors import ProtocolViolation, TrainingDiverged
+from fedoptima.core.errors import ProtocolViolation, TrainingDiverged, Unresponsive
 from fedoptima.core.events import (
     Connected,
     Disconnected,
@@ -38,7 +38,7 @@ from fedoptima.runtime.server.bounds import MOST_SMALL, message_limit, most_held
 from fedoptima.runtime.server.checkpoint import Restored, ServerProcess
 from fedoptima.runtime.server.checkpointer import Checkpointer
 from fedoptima.runtime.server.device_records import DeviceRecords
-from fedoptima.runtime.server.session import DeviceSession, Refusal
+from fedoptima.runtime.server.session import DeviceSession, Refusal, refusal_for
 from fedoptima.trace.record import Record
 
 DeviceObserver = Callable[[Sequence[Record]], None]  # is given new records of one device
@@ -77,7 +77,7 @@ class ServerNode(Node):
         self.incarnation = incarnation
         self.sessions: dict[NodeId, DeviceSession] = {}
         self.device_observers: list[DeviceObserver] = []
-        self.dropped: dict[NodeId, tuple[str, str]] = {}  # each one's last process, and why
+        self.dropped: dict[NodeId, tuple[str, str]] = {}  # for what it sent: its process, and why
         self._sessions_given: dict[NodeId, int] = {}  # the number of each device's last one
         self._checkpointer = checkpointer
         self.records = records
@@ -152,9 +152,17 @@ class ServerNode(Node):
         self.tell(Received(session.device, session.number, checked))
 
     def reject(self, session: DeviceSession, error: ProtocolViolation) -> None:
-        """Drop a device for what it has sent, on the record if the core knows its session."""
+        """Drop a device for what it has sent, on the record if the core knows its session.
+
+        One that has only stopped sending or reading may come back.
+        """
+        current = self.sessions.get(session.device) is session
+        if may_return := current and isinstance(error, Unresponsive):
+            session.end(refusal_for(error))
         self.tell(rejected(session.device, session.number, error))
         self.drop_peer(session.device, session.number, str(error))
+        if may_return:
+            self.dropped.pop(session.device, None)
 
     def send(self, effect: Send) -> None:
         session = self.sessions.get(effect.to)
@@ -167,7 +175,7 @@ class ServerNode(Node):
     def _reject_unread(self, session: DeviceSession) -> None:
         """Later than the effect that filled its outbox: see `Node`."""
         if self.sessions.get(session.device) is session:
-            self.reject(session, ProtocolViolation(unread(session.outbox.held)))
+            self.reject(session, Unresponsive(unread(session.outbox.held)))
 
     def limit(self, kind: type[Message]) -> int:
         """Bytes of a device's message."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import grpc
 
-from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.errors import ProtocolViolation, Unresponsive
 from fedoptima.core.messages import Message
 from fedoptima.core.text import printable
 from fedoptima.core.types import NodeId
@@ -35,6 +35,13 @@ class Refusal:
     def details(self) -> str:
         """As it travels: gRPC sends it as a header, where there is not much room."""
         return printable(self.text, _MOST_DETAILS)
+
+
+def refusal_for(error: ProtocolViolation) -> Refusal:
+    """What the device has sent it would send again; one whose link stalled may come back."""
+    stalled = isinstance(error, Unresponsive)
+    code = grpc.StatusCode.UNAVAILABLE if stalled else grpc.StatusCode.INVALID_ARGUMENT
+    return Refusal(code, str(error))
 
 
 class SessionOutbox(Protocol):

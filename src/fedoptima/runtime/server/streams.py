@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from fedoptima.core.errors import ConfigError, ProtocolViolation
+from fedoptima.core.errors import ConfigError, ProtocolViolation, Unresponsive
 from fedoptima.core.messages import Message
 from fedoptima.core.text import printable
 from fedoptima.core.types import SERVER, NodeId
@@ -312,7 +312,7 @@ class ServerStreams:
             now = time.monotonic()
             for session in self._pings.due(now - before):
                 if problem := session.stalled(self._timeouts.stall):
-                    self._node.reject(session, ProtocolViolation(problem))
+                    self._node.reject(session, Unresponsive(problem))
                 else:
                     session.ping(self._node.clock())
             before = now
