@@ -80,7 +80,12 @@ def run(**changes: object) -> Result:
 
 
 def set_up(
-    records: list[Record], *, dry: bool = False, graphs: bool = True, **parts: object
+    records: list[Record],
+    *,
+    dry: bool = False,
+    graphs: bool = True,
+    model: nn.Module | None = None,
+    **parts: object,
 ) -> Assembly:
     table = {
         "model": {"name": "custom"},
@@ -91,7 +96,7 @@ def set_up(
         "stop": {"epochs": 3.0},
         **parts,
     }
-    parts_given = Given(network(), as_dataset(data(), data(48, seed=1)))
+    parts_given = Given(model or network(), as_dataset(data(), data(48, seed=1)))
     experiment = prepare(validate(Recipe, table, "test"), parts_given)
     return assemble(experiment, [records.append], dry=dry, graphs=graphs)
 
@@ -191,6 +196,19 @@ def test_what_the_server_holds_is_counted() -> None:
     memory = run(epochs=0.5).summary.memory
     blocks = sum(t.numel() * t.element_size() for t in network().state_dict().values())
     assert memory.peak_models > blocks  # all of them, and three auxiliary networks
+
+
+def test_the_server_has_something_to_train_behind_every_cut() -> None:
+    model = network()
+    model[3].requires_grad_(False)
+    records: list[Record] = []
+    simulation = drive(set_up(records, model=model, stop={"epochs": 1.0}))
+    cuts = {name: device.machine.cut for name, device in simulation.devices.items()}
+    assert cuts == {"wired": 1, "wifi": 2, "mobile": 2}
+    assert not list(notes(records, NoteKind.PEER_DROPPED))
+    model[1:].requires_grad_(False)
+    with pytest.raises(ConfigError, match="the server has nothing to train"):
+        run(model=model)
 
 
 # ---- another plan --------------------------------------------------------------------------------

@@ -56,6 +56,9 @@ class Costs(Protocol):
     def after(self, module: str) -> int:
         """How many blocks come before a cut behind a module."""
 
+    def trains_behind(self, split: int) -> bool:
+        """Is there anything to train behind that many blocks?"""
+
 
 @dataclass(frozen=True, slots=True)
 class _OfThisRun:
@@ -76,6 +79,9 @@ class _OfThisRun:
 
     def after(self, module: str) -> int:
         return self.costs.after(module)
+
+    def trains_behind(self, split: int) -> bool:
+        return self.costs.trains_behind(split)
 
     def _of(self, block: BlockProfile) -> BlockProfile:
         if not self.settings.traffic:
@@ -139,9 +145,14 @@ def _with_cuts(
     plan: Plan, costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettings
 ) -> Plan:
     """With the cuts that devices may have: from the first one that is best for a device on, those
-    that are best for some device or might become so when its link or speed changes."""
-    flops = [row.device_flops / settings.batch_size for row in plan.table]
-    nbytes = [row.activation_bytes for row in plan.table]
+    that are best for some device or might become so when its link or speed changes.
+
+    Behind each the server has something to train; a model of which that is true nowhere is refused
+    by the server, as it is with one cut.
+    """
+    table = [row for row in plan.table if costs.trains_behind(row.split)] or plan.table
+    flops = [row.device_flops / settings.batch_size for row in table]
+    nbytes = [row.activation_bytes for row in table]
 
     def pays(place: int) -> bool:
         """Does no other cut have less work and less to send? Of equal ones the first counts."""
@@ -153,7 +164,7 @@ def _with_cuts(
             if index != place
         )
 
-    places = [place for place in range(len(plan.table)) if pays(place)]
+    places = [place for place in range(len(table)) if pays(place)]
     cuts = tuple(Cut(place + 1, flops[place], costs.auxiliary(place + 1)) for place in places)
     options = options_of(replace(plan, cuts=cuts))
     best = [best_option(options, d.flops_per_second, d.bytes_per_second) for d in devices]

@@ -63,6 +63,10 @@ class MeasuredCosts:
             raise InvariantBroken(f"no cut after {module!r} in a model that was to have one")
         return split
 
+    def trains_behind(self, split: int) -> bool:
+        server = self._cuts.part(split, len(self._cuts.names))
+        return any(parameter.requires_grad for parameter in server.parameters())
+
     def auxiliary(self, split: int) -> BlockProfile | None:
         device = self._cuts.part(0, split)
         server = self._cuts.part(split, len(self._cuts.names))

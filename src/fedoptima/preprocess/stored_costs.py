@@ -35,6 +35,9 @@ class StoredCosts:
     def after(self, module: str) -> int:
         raise InvariantBroken("a cut at a module is found in the model, not in stored costs")
 
+    def trains_behind(self, split: int) -> bool:
+        return True  # nothing is frozen in our own models
+
 
 def find_costs(model: str, facts: Mapping[str, int], auxiliary: str | int) -> StoredCosts | None:
     """Of a model without options on data with these facts; None: they have to be measured."""
