@@ -200,7 +200,7 @@ def _range(seconds: Iterable[float]) -> str:
 def _add_split(table: Table, prediction: Prediction, memory: ServerMemory) -> None:
     plan, extra = prediction.plan, prediction.plan.auxiliary_profile
     name = plan.blocks[plan.split - 1].name
-    where = "on every device" if plan.cuts else "on the device"
+    where = "that all devices have; the server begins there" if plan.cuts else "on the device"
     table.add_row("split", f"after {name}: {plan.split} of {len(plan.blocks)} blocks {where}")
     if extra is not None:
         table.add_row("auxiliary", f"{plan.auxiliary}, {extra.parameters:,} parameters")
