@@ -20,6 +20,7 @@ from fedoptima.methods.fedoptima_plus import NAME as PLUS
 from fedoptima.reproduction.catalogue import read_catalogue
 from fedoptima.reproduction.planned import Choice, runs_of
 from fedoptima.reproduction.records import Record, read_records
+from tools.cells.table import time_to
 from tools.records import ROOT
 
 WORKLOAD = "a_image"
@@ -46,14 +47,11 @@ def best(group: Group) -> float:
     return fmean(max(a or 0.0 for _, _, a in record.curve) for record in group)
 
 
-def time_to(groups: Iterable[Group], target: float) -> float | None:
+def fastest_to(groups: Iterable[Group], target: float) -> float | None:
     """Seconds, of the length that is fastest; None: none has it with every seed."""
     found = []
     for group in groups:
-        times = [
-            next((s for s, _, a in record.curve if a is not None and a >= target), None)
-            for record in group
-        ]
+        times = [time_to([(s, a) for s, _, a in record.curve], target) for record in group]
         reached = [seconds for seconds in times if seconds is not None]
         if len(reached) == len(times):
             found.append(fmean(reached))
@@ -63,7 +61,7 @@ def time_to(groups: Iterable[Group], target: float) -> float | None:
 def compare(plain: list[Group], plus: list[Group], target: float) -> list[Line]:
     lines: list[Line] = []
     for bound, accuracy in ((TO_TARGET, target), (TO_BEST, max(map(best, plain), default=1.0))):
-        ours, theirs = time_to(plus, accuracy), time_to(plain, accuracy)
+        ours, theirs = fastest_to(plus, accuracy), fastest_to(plain, accuracy)
         if theirs is None:  # a mean may lie above what the worst seed reaches
             theirs = plain[-1][0].figures["seconds"] if plain else None
         ratio = ours / theirs if ours and theirs else None
@@ -85,7 +83,7 @@ def compare(plain: list[Group], plus: list[Group], target: float) -> list[Line]:
 
 
 def _bytes(groups: Sequence[Group], target: float) -> float | None:
-    seconds = time_to(groups, target)
+    seconds = fastest_to(groups, target)
     if seconds is None:
         return None
     rates = [(r.figures["bytes_up"] or 0.0) / (r.figures["seconds"] or 1.0) for r in groups[0]]

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.events import Rejected
-from fedoptima.core.jobs import ReusedStep, ServerStep
+from fedoptima.core.jobs import Job, ReusedStep, ServerStep
 from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.reuse import LeastUsed, NoReuse, ReuseRule
 from fedoptima.core.serialization import freeze, thaw
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from tests.support import rows
-from tests.support.bench import payload, running_server
+from tests.support.bench import ServerBench, payload, running_server
 
 A, B = NodeId("a"), NodeId("b")
 
@@ -89,6 +89,15 @@ def test_what_must_not_be_used_is_forgotten_in_any_case() -> None:
     assert chosen(reuse) == [(2, 1)]
 
 
+def rest_of(bench: ServerBench) -> list[Job]:
+    """The jobs until there are none."""
+    jobs = []
+    while bench.job is not None:
+        jobs.append(bench.job)
+        bench.done()
+    return jobs
+
+
 def test_what_a_device_sent_is_forgotten_when_a_message_of_it_is_rejected() -> None:
     bench = running_server(rows.reuse(), "a", "b", drop_diverged=True)
     for name in ("a", "b"):
@@ -99,11 +108,7 @@ def test_what_a_device_sent_is_forgotten_when_a_message_of_it_is_rejected() -> N
     with pytest.raises(ProtocolViolation, match="NaN"):
         bench.tell(Rejected(A, 1, "NaN", diverged=True))
     bench.leaves("a")  # the driver drops it
-    again = []
-    while bench.job is not None:
-        again.append(bench.job)
-        bench.done()
-    assert {job.origin for job in again[1:] if isinstance(job, ReusedStep)} == {B}
+    assert {job.origin for job in rest_of(bench)[1:] if isinstance(job, ReusedStep)} == {B}
 
 
 def test_what_is_being_trained_on_when_its_device_is_rejected_is_not_kept() -> None:
@@ -115,11 +120,7 @@ def test_what_is_being_trained_on_when_its_device_is_rejected_is_not_kept() -> N
     with pytest.raises(ProtocolViolation, match="NaN"):
         bench.tell(Rejected(A, 1, "NaN", diverged=True))
     bench.leaves("a")  # the driver drops it
-    again = []
-    while bench.job is not None:
-        again.append(bench.job)
-        bench.done()
-    assert {job.origin for job in again if isinstance(job, ReusedStep)} == {B}
+    assert {job.origin for job in rest_of(bench) if isinstance(job, ReusedStep)} == {B}
 
 
 def test_without_reuse_nothing_is_kept() -> None:

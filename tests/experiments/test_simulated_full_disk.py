@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,10 @@ from fedoptima.trace.record import Record
 from fedoptima.trace.writer import PatientWriter, TraceFile, read_records
 from fedoptima.verification.replay import replay
 from tests.experiments.runs import run
+from tests.support.file_sizes import largest_file
 
 FULL = range(20, 60)  # events
 LONG = 1 << 20  # characters: such a record is written at once
-
-
-@contextmanager
-def room(nbytes: int) -> Iterator[None]:
-    """No file of this process gets longer."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class Disk:
@@ -36,7 +24,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.events = 0
-        self._full = room(10)
+        self._full = largest_file(10)
 
     def __call__(self) -> bool:
         self.events += 1
@@ -68,7 +56,7 @@ def test_records_wait_for_room_and_it_is_said_once(
 ) -> None:
     records = [Record(float(at), SERVER, Ended(str(at) * LONG), []) for at in range(4)]
     writer = PatientWriter(tmp_path / "trace.gz", {})
-    with room(10):
+    with largest_file(10):
         for record in records[:3]:
             writer.write(record)
         with pytest.raises(OSError, match="too large"):
