@@ -1,7 +1,7 @@
 """A server's records on their way to trace, accounts and view: many at once, not each by itself.
 
 Whoever looks at one has to have what is there worked off before: nothing else can tell the
-difference. Ten together take a third of the time that they take one by one, between other things.
+difference. Several together take less time than one by one, between other things.
 """
 
 from __future__ import annotations
