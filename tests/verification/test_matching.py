@@ -7,7 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from fedoptima.core.effects import Effect, Halt, Run, Send
-from fedoptima.core.events import Connected, Disconnected, Event, JobDone, JobFailed, Received
+from fedoptima.core.events import (
+    Connected,
+    Disconnected,
+    Event,
+    JobDone,
+    JobFailed,
+    Received,
+    Restarted,
+)
 from fedoptima.core.jobs import FullStep, Job
 from fedoptima.core.messages import (
     ActivationBatch,
@@ -191,6 +199,15 @@ def test_a_restarted_server_has_forgotten_what_it_sent_after_its_checkpoint() ->
     assert mail(*story, result(0, 2), END) is not None, "it was never restarted"
     ended_before = [*joined(A, 1), forgotten, on(SERVER, Disconnected(A, 1)), result(0, 1)]
     assert mail(*ended_before, result(1, 2), END) is not None, "the session ended before"
+
+
+def test_a_restarted_server_may_be_stopped_before_its_next_result() -> None:
+    told_to_go = hears(A, SERVER, 1, Stop("the server was stopped by its operator"))
+    story = [*joined(A, 1), result(0, 1), told_to_go]
+    gone = on(SERVER, Disconnected(A, 1))
+    assert mail(*story, on(SERVER, Restarted()), gone, END) is None
+    assert mail(*story, gone, END) is not None, "it was never restarted"
+    assert mail(*story, gone, on(SERVER, Restarted()), END) is not None, "the session ended before"
 
 
 def test_a_restarted_server_has_forgotten_whole_sessions() -> None:

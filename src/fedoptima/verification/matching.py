@@ -25,6 +25,7 @@ from fedoptima.core.events import (
     JobDone,
     JobFailed,
     Received,
+    Restarted,
 )
 from fedoptima.core.messages import Join, Message, is_bulk
 from fedoptima.core.types import SERVER, NodeId, PayloadId, payload_id
@@ -231,7 +232,8 @@ class _DeviceSide:
 class _ServerSide:
     """A server that went on from a checkpoint has forgotten what it did after it.
 
-    It begins by ending the sessions it knew; its next results bear its new incarnation.
+    It begins by saying so and by ending the sessions it knew. In older records it
+    does not say so: there the new incarnation in its next result is the sign.
     """
 
     def __init__(self) -> None:
@@ -239,6 +241,7 @@ class _ServerSide:
         self._restarts = 0
         self._halted = False
         self._known: set[tuple[NodeId, int]] = set()
+        self._open: set[tuple[NodeId, int]] = set()
         self._ended_since_result: set[tuple[NodeId, int]] = set()
         self._cut_short: set[tuple[NodeId, int]] = set()
 
@@ -246,7 +249,12 @@ class _ServerSide:
         match record.event:
             case Connected(device, session):
                 self._known.add((device, session))
+                self._open.add((device, session))
+            case Restarted():
+                self._restarts += 1
+                self._cut_short |= self._open
             case Disconnected(device, session):
+                self._open.discard((device, session))
                 self._ended_since_result.add((device, session))
             case JobDone(result=result):
                 if incarnation_of(result.id) > self._incarnation:
