@@ -104,6 +104,46 @@ def test_before_the_plan_a_restart_changes_nothing() -> None:
     assert bench.tell(Restarted()) == []
 
 
+def late_for_a_merge_when_the_server_dies() -> ServerBench:
+    """The round of "a" alone is being merged, the update of "b" is there too; then a restart."""
+    bench = running_server(fl(), "a", "b", patience=60.0)
+    bench.leaves("b")
+    bench.says("a", update("a/0/5"))
+    assert isinstance(bench.job, Merge)
+    is_back(bench, "b")
+    bench.tell(Restarted())  # the merge is repeated
+    for device, _ in bench.server.leaving_order():
+        bench.leaves(device)
+    return bench
+
+
+def test_one_who_was_late_for_a_merge_is_waited_for_in_the_next_round() -> None:
+    bench = late_for_a_merge_when_the_server_dies()
+    bench.done()
+    bench.joins("a", version=1, pending="a/0/9")
+    bench.says("a", update("a/0/9", version=1))
+    assert bench.running is None, "merged a round without the one who was still to come"
+    is_back(bench, "b")  # with what it had: that is too old now
+    bench.says("b", update("b/0/9", version=1))
+    assert isinstance(bench.job, Merge)
+    assert [part.device for part in bench.job.parts] == ["a", "b"]
+
+
+def test_one_who_was_late_for_a_merge_is_sent_its_result() -> None:
+    bench = late_for_a_merge_when_the_server_dies()
+    assert not sent(bench.joins("b"), GlobalModel), "sent a model that is just being replaced"
+    assert [(to, model.version) for to, model in sent(bench.done(), GlobalModel)] == [("b", 1)]
+
+
+def test_one_who_was_late_for_a_merge_is_not_waited_for_longer_than_the_others() -> None:
+    bench = late_for_a_merge_when_the_server_dies()
+    bench.done()
+    bench.joins("a", version=1, pending="a/0/9")
+    bench.says("a", update("a/0/9", version=1))
+    bench.fire("rejoin")
+    assert isinstance(bench.job, Merge)
+
+
 def test_a_barriers_time_that_ran_out_while_the_server_was_away_is_no_reason_to_go_on() -> None:
     bench = running_server(fl(Options(barrier_timeout=5.0)), "a", "b", "c", patience=60.0)
     bench.says("a", update("a/0/5"))

@@ -101,7 +101,7 @@ class Barrier:
             self._is_back(device, now)
         elif device in self._absent and current:
             del self._absent[device]
-            self._missing[device] = None
+            (self._newcomers if self._merging else self._missing)[device] = None
         self._set_deadline()
 
     def _is_back(self, device: NodeId, now: float) -> None:
@@ -145,6 +145,8 @@ class Barrier:
             else:
                 self._missing.pop(device, None)
                 self._absent[device] = None
+        elif awaited and self._merging and device in self._worked and device not in self._merged:
+            self._newcomers[device] = None  # too late for the round that is being merged
         if not self._pool and not self._newcomers:
             self._since = None  # nobody waits: the time runs from the next one who does
         self._set_deadline()
@@ -154,6 +156,7 @@ class Barrier:
         if self.on_leave == "drop":
             for device in devices:
                 self._merged.pop(device, None)
+                self._newcomers.pop(device, None)
                 self._away.pop(device, None)
                 self._missing.pop(device, None)
         self._set_deadline()
