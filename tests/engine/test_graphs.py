@@ -116,6 +116,23 @@ def test_every_optimiser_can_be_recorded(optimizer: str) -> None:
     assert_same(runs[0][1], runs[1][1])
 
 
+def test_an_evaluation_on_another_stream_waits_for_the_weights_it_was_given() -> None:
+    assembly = set_up([], method={"name": "fl"}, device=DEVICE, stop={"epochs": 1.0})
+    assert assembly.simulation.run() is not None
+    server = assembly.server_engine
+    assert isinstance(server, GraphedServer)
+    before = server.evaluate()
+    sleeping = 200_000_000  # cycles, about 0.1 s: the copy of the weights is far behind
+    with server.context(), torch.no_grad():
+        torch.cuda._sleep(sleeping)  # type: ignore[no-untyped-call]
+        for tensor in server.weights().values():
+            tensor.zero_()
+    after = server.evaluate()
+    torch.cuda.synchronize()
+    assert after == server.evaluate()
+    assert after != before
+
+
 def test_all_devices_replay_after_their_first_steps() -> None:
     records: list[Record] = []
     with deterministic(1):

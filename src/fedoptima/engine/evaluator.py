@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
+from fedoptima.engine.streams import current_stream
 from fedoptima.engine.workload import Workload
 
 
@@ -20,8 +21,12 @@ class Evaluator:
     def of(self, weights: Mapping[str, Tensor]) -> Callable[[], Metrics]:
         """Takes a copy of the weights; the result may be called later and on any thread."""
         sides = self.load(weights)
+        compute = self._workload.compute
+        copied = current_stream(compute).record_event() if compute.type == "cuda" else None
 
         def measure() -> Metrics:
+            if copied is not None:  # on the stream of whoever has taken the copy
+                current_stream(compute).wait_event(copied)
             try:
                 return self._workload.evaluate(sides)
             finally:
