@@ -195,8 +195,14 @@ class OnStreams(Inline):
         return _Begun(self._server, update, values, losses, noted)
 
     def faults(self) -> Mapping[NodeId, ProtocolViolation]:
+        if self._server.deferred is None:
+            return {}
         with self._streams.context():
-            return super().faults()
+            found = self._server.deferred.faults()
+        for device in found:
+            with self._streams.context_of(device):  # where its next batch is looked at
+                self._server.deferred.forget(device)
+        return found
 
     def settle(self) -> None:
         self._settle()
