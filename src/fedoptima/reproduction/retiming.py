@@ -60,6 +60,11 @@ class Retimed:
             return None if other is None else replace(retimed(other, dry), id=run)
         return record if record is None or dry is None else retimed(record, dry)
 
+    def at_pace_of(self, run: str, learned: Record) -> Record | None:
+        """What another run learned, as if this one had; none without its dry run."""
+        dry = self._records.get(self._dry[run]) if run in self._dry else None
+        return None if dry is None else retimed(learned, dry)
+
 
 def retimed(trained: Record, dry: Record) -> Record:
     """What was learned, at the dry run's pace."""

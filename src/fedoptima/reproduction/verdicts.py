@@ -129,7 +129,8 @@ def verdict_of(stated: PaperNumber, values: Sequence[Value]) -> Verdict:
     loose = stated.bound in ("", "about")
     if own and stated.measure in _MORE_IS_BETTER and mine > paper and loose:
         return Verdict.BETTER
-    less = stated.measure in (Measure.HOURS, Measure.COMMUNICATION_CHANGE)
+    # Not hours: how long it takes on devices whose speeds are guessed is no merit.
+    less = stated.measure is Measure.COMMUNICATION_CHANGE
     return Verdict.BETTER if own and less and mine < paper else Verdict.DIFFERS
 
 
