@@ -114,9 +114,16 @@ the merged one), waiting activation batches and waiting updates.
 The paper's formulas: `(K + 1) model + K activations` with a copy per device (Eq. 2), `model + omega
 activations` for FedOptima (Eq. 3). FedOptima's memory grows until the cap is reached, and no
 further, however many devices join (apart from a few small waiting updates); a fleet too small to
-fill a large cap stays below it. With a copy per device, memory keeps growing with K. FL, FedAsync
-and FedBuff train nothing on the server, but a barrier holds K whole models, a buffer holds Z, and
-updates that arrive together have to wait.
+fill a large cap stays below it. The default cap, `max(2 K, 32)`, itself grows with K from 17
+devices on; a cap that is given does not. With a small model and few devices the default may hold
+more than K copies would (A-image below): give a smaller one where memory is short. With a copy per
+device, memory keeps growing with K. FL, FedAsync and FedBuff train nothing on the server, but a
+barrier holds K whole models, a buffer holds Z, and updates that arrive together have to wait.
+
+With [`method.reuse`](methods.md#fedoptima) the server also keeps its last batches: at most
+`reuse.batches` more (64, unless it says otherwise), in the form in which they came. They are
+counted with the activations, as of the last batch that was used again; `memory.peak_kept` in
+`summary.json` is their part of it. The tables here are without them.
 """
 
 TRAINING = """## With gradients, optimiser state and autograd

@@ -20,6 +20,7 @@ from fedoptima.reproduction.catalogue import read_catalogue
 from fedoptima.reproduction.ceilings import read_ceilings
 from fedoptima.reproduction.document import Reproduction, as_markdown, notes_of, table_of
 from fedoptima.reproduction.figures import PICTURES, all_charts, write_pictures
+from fedoptima.reproduction.ours import WORKLOADS
 from fedoptima.reproduction.planned import Choice, queue
 from fedoptima.reproduction.records import Records
 from fedoptima.reproduction.verdicts import read_reasons
@@ -98,6 +99,11 @@ def readme(reproduction: Reproduction, text: str) -> str:
     epochs = f"{planned[0].recipe.stop.epochs:g}"
     dates = sorted({record.made.date for record in found})
     title, command = reproduction.catalogue.workloads[WORKLOAD].title, reproduction.command(FIGURE)
+    untrained = [
+        reproduction.catalogue.workloads[workload].title
+        for workload in WORKLOADS
+        if not table_of(reproduction, workload)
+    ]
     body = [
         f"{title} (8 Raspberry Pis in four speed groups, 50 Mbps), {epochs} epochs, "
         f"{counted(seeds, 'seed')}"
@@ -105,6 +111,10 @@ def readme(reproduction: Reproduction, text: str) -> str:
         "weights and see the same batches:",
         "\n".join(table),
         *notes_of(reproduction, WORKLOAD),
+        *(
+            f"Not trained yet, with figures of timing alone: {'; '.join(untrained)}."
+            for _ in untrained[:1]
+        ),
         f"Made by `{command}` ({dates[-1]}). Every number of the paper beside ours, and reasons "
         "where they differ: "
         "[the paper's figures, reproduced](docs/reproduction.md).",

@@ -89,6 +89,21 @@ def test_the_best_of_the_others_counts_for_throughput(tmp_path: Path) -> None:
     assert beside(number("a_image.throughput.fedasync"), results) == "in device samples: 0.70"
 
 
+def test_idle_time_is_compared_by_share_of_the_time_as_well(tmp_path: Path) -> None:
+    idle = {"fedoptima": (5.0, 0.1), "fedasync": (6.0, 0.04), "fl": (200.0, 0.5)}
+    results = recorded(
+        tmp_path,
+        "idle-text",
+        {
+            f"a_text: {method}": {"device_idle_1": seconds, "device_idle_2": 0.0}
+            | {"device_idle_1_share": share, "device_idle_2_share": 0.0}
+            for method, (seconds, share) in idle.items()
+        },
+    )
+    said = beside(number("idle.device"), results)
+    assert said == "a_text 17 %; by share of the time: a_text -150 %"
+
+
 def test_times_are_those_to_a_similar_accuracy_and_never_is_told(tmp_path: Path) -> None:
     results = recorded(
         tmp_path,

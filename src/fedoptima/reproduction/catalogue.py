@@ -64,6 +64,7 @@ class Figure(Strict):
     # See `reproduction.retiming`:
     times: str = ""  # of PiPar, and of what is not trained: the dry figure that has them
     learns_as: dict[str, str] = Field(default={})  # labels: what is not trained, and what is
+    note: str = ""  # what a reader of the drawing has to know
     quick: QuickChanges = QuickChanges()
 
 

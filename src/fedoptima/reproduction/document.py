@@ -304,6 +304,9 @@ def _figure(it: Reproduction, name: str, figure: Figure, pictures: str) -> Itera
     state = "not run" if not done else f"{done} of {counted(every, 'run')}"
     yield f"`{it.command(name)}`: {'all runs' if done == every else state}."
     yield ""
+    if figure.note:
+        yield figure.note
+        yield ""
 
 
 def _how(it: Reproduction) -> Iterator[str]:

@@ -91,9 +91,14 @@ def beside(stated: PaperNumber, results: Results) -> str:
             return "; ".join(filter(None, said))
         case Measure.SERVER_IDLE_REDUCTION | Measure.DEVICE_IDLE_REDUCTION:
             server = stated.measure is Measure.SERVER_IDLE_REDUCTION
-            found = {w: idle_reduction(results, w, server=server) for w in WORKLOADS}
-            return ", ".join(f"{w} {100 * v:.0f} %" for w, v in found.items() if v is not None)
+            seconds, share = (_each_workload(results, server, shares) for shares in (False, True))
+            return "; by share of the time: ".join(filter(None, (seconds, share)))
     return ""
+
+
+def _each_workload(results: Results, server: bool, shares: bool) -> str:
+    found = {w: idle_reduction(results, w, server=server, shares=shares) for w in WORKLOADS}
+    return ", ".join(f"{w} {100 * v:.0f} %" for w, v in found.items() if v is not None)
 
 
 def _said(what: str, values: Sequence[Value]) -> str:
@@ -197,12 +202,16 @@ def _idle_reduction(stated: PaperNumber, results: Results) -> list[Value]:
     return [max(found)] if len(found) == len(WORKLOADS) else []
 
 
-def idle_reduction(results: Results, workload: str, *, server: bool) -> Value:
-    """Against the baseline that is idle least."""
-    name, task = "server_idle" if server else "device_idle", workload.partition("_")[2]
+def idle_reduction(results: Results, workload: str, *, server: bool, shares: bool = False) -> Value:
+    """Against the baseline that is idle least, in seconds an epoch; ``shares``: of the time."""
+    name = f"{'server' if server else 'device'}_idle{'_share' if shares else ''}"
+    task = workload.partition("_")[2]
     own, others = None, []
     for case, seeds in results.of(f"idle-{task}", workload).items():
-        idle = fmean(_measured(record, name) for record in seeds.values())
+        known = [v for each in seeds.values() if (v := MEASURES[name].of(each)) is not None]
+        if not known:  # recorded before there was such a measure
+            continue
+        idle = fmean(known)
         if case.method == FEDOPTIMA:
             own = idle
         elif case.method in BASELINES and idle > 0:
@@ -283,12 +292,6 @@ def _ratios(mine: BySeed, against: BySeed, measure: str) -> list[Value]:
     read = MEASURES[measure].of
     pairs = [(read(mine[seed]), read(against[seed])) for seed in mine if seed in against]
     return [a / b for a, b in pairs if a is not None and b]
-
-
-def _measured(record: Record, name: str) -> float:
-    value = MEASURES[name].of(record)
-    assert value is not None
-    return value
 
 
 def _figure(record: Record, name: str) -> float:
