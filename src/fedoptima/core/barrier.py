@@ -34,7 +34,7 @@ class Barrier:
     seconds for which devices that are connected and silent are waited for; they run while an update
     or a newcomer waits for them. None: `PATIENCE` times the longer of the predicted round and this
     round's first arrival, and at least `LEAST_PATIENCE`. ``participation``: the share of the
-    devices that are in a round, at least one; drawn anew for each round from the run's seed.
+    devices that are in a round, at least one; drawn again for each round from the run's seed.
     """
 
     closes_round = True

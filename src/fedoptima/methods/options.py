@@ -138,7 +138,7 @@ OnLeaveOption = Annotated[
 ParticipationOption = Annotated[
     float,
     Field(
-        description="Share of the devices that are in a round, at least one; drawn anew for each "
+        description="Share of the devices that are in a round, at least one; drawn again for each "
         "round. The others wait."
     ),
 ]
