@@ -24,6 +24,7 @@ from fedoptima.core.plan import block_to_plain
 from fedoptima.data import outline
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.images import ImageSource
+from fedoptima.data.layouts import of_the_files
 from fedoptima.data.registry import DATASETS
 from fedoptima.models.registry import MODELS, build_model
 from fedoptima.preprocess import stored_costs
@@ -41,12 +42,12 @@ _BATCH = 2  # samples: batch-norm layers refuse a batch of one
 def variants(name: str) -> Iterator[dict[str, Any]]:
     """The options of a data set that are worth storing: its defaults, and every division."""
     source = DATASETS[name]
-    yield dict(source.defaults)
+    yield of_the_files(source.defaults)
     if isinstance(source, ImageSource):
         return
     for division in source.facts:
         if division and division != source.defaults["division"]:
-            yield {**source.defaults, "division": division}
+            yield {**of_the_files(source.defaults), "division": division}
 
 
 def outline_of(name: str) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def outline_of(name: str) -> dict[str, Any]:
             }
         )
     return {
-        "defaults": dict(source.defaults),
+        "defaults": of_the_files(source.defaults),
         "comes_with": source.comes_with,
         "train": source.train,
         "classes": source.classes if isinstance(source, ImageSource) else data.classes,

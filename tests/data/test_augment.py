@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedoptima.data.augment import CIFAR10, MNIST, CropAndFlip
+from fedoptima.data.augment import CIFAR10, MNIST, CropAndFlip, HideWords
+from fedoptima.data.vocabulary import PADDING, UNKNOWN
 
 
 def windows(image: Tensor, padding: int, flip: bool) -> list[Tensor]:
@@ -81,3 +82,20 @@ def test_digits_are_never_mirrored():
 def test_a_gpu_makes_the_same_crops():
     images = torch.randint(0, 256, (100, 3, 32, 32), dtype=torch.uint8)
     assert torch.equal(augmented(CIFAR10, images.cuda(), 9).cpu(), augmented(CIFAR10, images, 9))
+
+
+def test_hidden_words_are_unknown_and_everything_else_stays():
+    texts = torch.arange(2, 42, dtype=torch.int32).repeat(500, 1)
+    texts[:, 30:] = PADDING
+    before = texts.clone()
+    hide = HideWords(0.1, 40)
+    drawn = hide.draw(len(texts), 7)
+    changed = hide(texts, drawn)
+    assert changed.dtype == torch.int32
+    assert torch.equal(texts, before)
+    assert torch.equal(changed[:, 30:], texts[:, 30:]), "padding is no word"
+    hidden = changed != texts
+    assert set(changed[hidden].tolist()) == {UNKNOWN}
+    assert 0.08 < float(hidden[:, :30].float().mean()) < 0.12
+    assert torch.equal(drawn, hide.draw(len(texts), 7))
+    assert not torch.equal(drawn, hide.draw(len(texts), 8))

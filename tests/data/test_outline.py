@@ -45,6 +45,19 @@ def test_a_set_that_is_not_on_disk_is_assumed_to_be_complete(
     assert outline(name, tmp_path, options) == replace(complete, assumed=assumed)
 
 
+@pytest.mark.parametrize("share", [0.1, 0])
+def test_hidden_words_change_nothing_of_what_is_known(share: float, tmp_path: Path) -> None:
+    assert outline("sst2", tmp_path, {"hidden_words": share}) == outline("sst2", tmp_path, {})
+
+
+@pytest.mark.parametrize(("name", "share"), [("sst2", 1.5), ("sst2", "all"), ("mnist", 0.1)])
+def test_a_set_is_read_where_hidden_words_are_wrong(
+    name: str, share: object, tmp_path: Path
+) -> None:
+    """So that reading says what is wrong."""
+    assert outline(name, tmp_path, {"hidden_words": share}) is None
+
+
 def sst2(folder: Path, rows: int) -> None:
     lines = [f"word{row} and word{row % 3}\t{row % 2}" for row in range(rows)]
     folder.mkdir()

@@ -8,8 +8,10 @@ import torch
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset
+from fedoptima.data.loader import Loader
 from fedoptima.data.registry import load_dataset
 from fedoptima.data.text import Texts, paper_division
+from fedoptima.data.vocabulary import PADDING, UNKNOWN
 
 from . import miniature
 
@@ -128,3 +130,23 @@ def test_a_review_folder_without_reviews_is_named(tmp_path: Path):
     (tmp_path / "aclImdb/test/neg/0_1.txt").unlink()
     with pytest.raises(ConfigError, match="aclImdb/test/neg: holds no reviews"):
         load_dataset("imdb", directory=tmp_path)
+
+
+def test_words_are_hidden_in_training_only_and_the_files_are_read_once(tmp_path: Path):
+    miniature.sst2_parquet(tmp_path)
+    plain = load_dataset("sst2", directory=tmp_path, division="glue", length=6)
+    hiding = load_dataset("sst2", directory=tmp_path, division="glue", length=6, hidden_words=0.5)
+    assert plain.augment is None
+    assert torch.equal(hiding.train.inputs, plain.train.inputs)
+    loader = Loader(hiding, range(4), batch_size=4, seed=1, node="a")
+    batches = torch.cat([loader.batch(step)[0] for step in range(20)])
+    assert 0.3 < float((batches == UNKNOWN).sum() / (batches != PADDING).sum()) < 0.7
+    unchanged = Loader(hiding, range(4), batch_size=4, seed=1, node="a", augment=False)
+    assert UNKNOWN not in unchanged.batch(0)[0]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1, "half"])
+def test_a_share_of_hidden_words_is_a_share(tmp_path: Path, share: object):
+    miniature.sst2_parquet(tmp_path)
+    with pytest.raises(ConfigError, match=r"'hidden_words' = .*must be"):
+        load_dataset("sst2", directory=tmp_path, hidden_words=share)

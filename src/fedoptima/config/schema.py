@@ -186,7 +186,9 @@ class DataConfig(Named):
         examples=[0.2],
     )
     augment: bool = Field(
-        default=True, description="Flip and crop images as is usual for the data set."
+        default=True,
+        description="Flip and crop images as is usual for the data set; hide words of texts, "
+        "as many as `hidden_words` says.",
     )
     cache: bool = Field(
         default=False,

@@ -1,7 +1,8 @@
-"""Standard augmentation. It moves pixels and never makes new values (besides the zero border).
+"""Standard augmentation. Of images it moves pixels and never makes new values (besides the zero
+border); of texts it hides words.
 
-The random numbers come from the seed alone and are drawn on the CPU, a few for each image and for
-a whole epoch at once; what is done with them is computed where the images are. So a batch on a
+The random numbers come from the seed alone and are drawn on the CPU, a few for each sample and for
+a whole epoch at once; what is done with them is computed where the samples are. So a batch on a
 GPU gets exactly the crops that it gets on a CPU, and no copy between the two for each batch.
 """
 
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedoptima.data.vocabulary import PADDING, UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,22 @@ class CropAndFlip:
         pixels = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
         pixels = pixels.view(count, 1, height * width).expand(count, channels, -1)
         return padded.flatten(2).gather(2, pixels).view_as(images)
+
+
+@dataclass(frozen=True)
+class HideWords:
+    """Words are unknown at random: a model must not rely on any one of them."""
+
+    share: float
+    length: int  # of a text
+
+    def draw(self, count: int, seed: int) -> Tensor:
+        """For each place of each text: is the word there hidden?"""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.rand(count, self.length, generator=generator) < self.share
+
+    def __call__(self, texts: Tensor, drawn: Tensor) -> Tensor:
+        return texts.masked_fill(drawn & (texts != PADDING), UNKNOWN)
 
 
 CIFAR10 = CropAndFlip(padding=4, flip=True)

@@ -28,7 +28,10 @@ def cache_directory() -> Path:
 
 
 def cached(
-    name: str, files: Sequence[Path], options: Mapping[str, int | str], build: Callable[[], Tensors]
+    name: str,
+    files: Sequence[Path],
+    options: Mapping[str, int | float | str],
+    build: Callable[[], Tensors],
 ) -> Tensors:
     """What ``build`` makes of ``files``, from the cache where the same files were read before."""
     from safetensors import SafetensorError
@@ -42,12 +45,12 @@ def cached(
     return tensors
 
 
-def decoded(name: str, files: Sequence[Path], options: Mapping[str, int | str]) -> Path:
+def decoded(name: str, files: Sequence[Path], options: Mapping[str, int | float | str]) -> Path:
     """Where what was made of ``files`` is kept, if it is."""
     return cache_directory() / "decoded" / f"{name}-{_key(files, options)}.safetensors"
 
 
-def _key(files: Sequence[Path], options: Mapping[str, int | str]) -> str:
+def _key(files: Sequence[Path], options: Mapping[str, int | float | str]) -> str:
     digest = blake2b(f"{FORMAT} {sorted(options.items())}".encode(), digest_size=12)
     for path in files:
         facts = path.stat()

@@ -23,12 +23,19 @@ DATA_VARIABLE = "FEDOPTIMA_DATA"
 
 Part = Literal["train", "test"]
 ReadingProgress = Callable[[str, int, int], None]  # what is being read, items done, items in all
-Options = Mapping[str, int | str]
+Options = Mapping[str, int | float | str]
+HIDDEN_WORDS = "hidden_words"  # of texts: it changes training, and nothing of what is read
+T = TypeVar("T")
 Raw = TypeVar("Raw")  # what a reader gives for one part: a Split, or texts with labels
 
 
 def quiet(what: str, done: int, total: int) -> None:
     """A progress callback that does nothing."""
+
+
+def of_the_files(options: Mapping[str, T]) -> dict[str, T]:
+    """The options that what is read from a set's files depends on."""
+    return {key: value for key, value in options.items() if key != HIDDEN_WORDS}
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Source(Generic[Raw]):
             f"the complete set ({self.train:,} training samples)"
         )
 
-    def resolve(self, options: Mapping[str, object]) -> dict[str, int | str]:
+    def resolve(self, options: Mapping[str, object]) -> dict[str, int | float | str]:
         """The defaults updated with the given options, checked by name and type."""
         resolved = dict(self.defaults)
         for key, value in options.items():
@@ -110,12 +117,14 @@ class Source(Generic[Raw]):
                     f"{did_you_mean(key, self.defaults)}; its options: {known}"
                 )
             usual = self.defaults[key]
+            if isinstance(usual, float) and isinstance(value, int):
+                value = value if isinstance(value, bool) else float(value)
             if isinstance(value, bool) or not isinstance(value, type(usual)):
                 raise ConfigError(
                     f"data set {self.name!r}: option {key!r} = {value!r}: must be of type "
                     f"{type(usual).__name__} (usual: {usual!r})"
                 )
-            if isinstance(value, int | str):
+            if isinstance(value, int | float | str):
                 resolved[key] = value
         return resolved
 

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from fedoptima.data.cache import decoded
-from fedoptima.data.layouts import Found, Layout, Part, ReadingProgress, Source
+from fedoptima.data.layouts import (
+    HIDDEN_WORDS,
+    Found,
+    Layout,
+    Part,
+    ReadingProgress,
+    Source,
+    of_the_files,
+)
 
 FILE = "outlines.json"
 _RESERVED = 2  # ids before the first word's
@@ -45,6 +53,8 @@ def outline(
     stored = _stored().get(name.replace("-", "_"))
     if stored is None:
         return None
+    if "vocabulary" in stored["defaults"] and _is_share(options.get(HIDDEN_WORDS, 0.0)):
+        options = of_the_files(options)
     chosen = {**stored["defaults"], **options}
     complete = next((each for each in stored["complete"] if each["options"] == chosen), None)
     if complete is None:
@@ -54,6 +64,10 @@ def outline(
     if found is not None:
         return _read_before(source.name, found, chosen, stored["classes"])
     return Outline(complete["facts"], tuple(complete["per_class"]), source.assumption(directory))
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
 
 def even_parts(samples: int, devices: int) -> list[int] | None:
@@ -68,7 +82,7 @@ def even_parts(samples: int, devices: int) -> list[int] | None:
 
 
 def _read_before(
-    name: str, found: Found[None], options: Mapping[str, int | str], classes: int | None
+    name: str, found: Found[None], options: Mapping[str, int | float | str], classes: int | None
 ) -> Outline | None:
     """From the header and the labels of its decoded form."""
     import numpy as np

@@ -21,7 +21,7 @@ from fedoptima.data.dataset import Dataset, Normalise
 from fedoptima.data.digits import DIGITS_CSV, Digits
 from fedoptima.data.image_folder import ImageFolderOptions
 from fedoptima.data.images import TINY_IMAGENET_200, ImageSource, idx_images, parquet_images
-from fedoptima.data.layouts import ReadingProgress, did_you_mean, quiet
+from fedoptima.data.layouts import HIDDEN_WORDS, ReadingProgress, did_you_mean, quiet
 from fedoptima.data.own_files import FileOptions
 from fedoptima.data.rows import Choice, is_dataset_dict
 from fedoptima.data.table import CsvOptions
@@ -75,7 +75,7 @@ _SOURCES: tuple[ImageSource | TextSource, ...] = (
         test=19_349,
         home="the GLUE benchmark (SST-2), https://gluebenchmark.com/tasks",
         layouts=(parquet_texts("sentence", "sst2", "sst-2", "sst_2"), GLUE_SST2),
-        defaults={"vocabulary": 16_000, "length": 48, "division": "paper"},
+        defaults={"vocabulary": 16_000, "length": 48, HIDDEN_WORDS: 0.0, "division": "paper"},
         facts={
             "paper": TextFacts((21_214, 26_786), 19_349, 13_580),
             "glue": TextFacts((29_780, 37_569), 872, 13_830),
@@ -88,7 +88,7 @@ _SOURCES: tuple[ImageSource | TextSource, ...] = (
         test=25_000,
         home="the Large Movie Review Dataset, https://ai.stanford.edu/~amaas/data/sentiment/",
         layouts=(parquet_texts("text", "imdb"), ACL_IMDB),
-        defaults={"vocabulary": 16_000, "length": 256},
+        defaults={"vocabulary": 16_000, "length": 256, HIDDEN_WORDS: 0.0},
         facts={"": TextFacts((12_500, 12_500), 25_000, 81_587)},
     ),
     ImageSource(

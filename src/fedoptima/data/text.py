@@ -16,9 +16,20 @@ import torch
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.seeding import derive
+from fedoptima.data.augment import HideWords
 from fedoptima.data.cache import Tensors, cached
 from fedoptima.data.dataset import Dataset, Kind, Split, stand_in, text_facts, token_ids
-from fedoptima.data.layouts import Found, Layout, Options, Part, ReadingProgress, Source, reading
+from fedoptima.data.layouts import (
+    HIDDEN_WORDS,
+    Found,
+    Layout,
+    Options,
+    Part,
+    ReadingProgress,
+    Source,
+    of_the_files,
+    reading,
+)
 from fedoptima.data.parquet import columns
 from fedoptima.data.vocabulary import RESERVED, Vocabulary
 
@@ -27,11 +38,11 @@ CLASSES = 2  # both sets are sentiment: 0 negative, 1 positive
 # Section 5.2: 48,000 of the 67,349 labelled rows of SST-2 for training, the rest for testing.
 PAPER_TRAIN, PAPER_ROWS = 48_000, 67_349
 
-
 # What the options of these sets mean (docs/recipe.md).
 OPTIONS: Mapping[str, str] = {
     "vocabulary": "Most frequent words that are told apart.",
     "length": "Words of a text that are kept.",
+    HIDDEN_WORDS: "Share of the words that are unknown at random in training.",
     "division": "Which rows are for training and which for the test: paper, or glue as published.",
 }
 
@@ -59,7 +70,7 @@ class TextSource(Source[Texts]):
     kind: ClassVar[Kind] = "text"
     facts: Mapping[str, TextFacts]  # by division; "" where there is only one
 
-    def resolve(self, options: Mapping[str, object]) -> dict[str, int | str]:
+    def resolve(self, options: Mapping[str, object]) -> dict[str, int | float | str]:
         chosen = super().resolve(options)
         for key, least in (("vocabulary", RESERVED + 1), ("length", 1)):
             if int(chosen[key]) < least:
@@ -67,6 +78,11 @@ class TextSource(Source[Texts]):
                     f"data set {self.name!r}: option {key!r} = {chosen[key]}: must be at least "
                     f"{least} (usual: {self.defaults[key]})"
                 )
+        if not 0.0 <= float(hidden := chosen[HIDDEN_WORDS]) < 1.0:
+            raise ConfigError(
+                f"data set {self.name!r}: option {HIDDEN_WORDS!r} = {hidden}: must be at least 0 "
+                "and below 1"
+            )
         if chosen.get("division", "paper") not in ("paper", "glue"):
             raise ConfigError(
                 f"data set {self.name!r}: option 'division' = {chosen['division']!r}: must be "
@@ -80,13 +96,14 @@ class TextSource(Source[Texts]):
         chosen = self.resolve(options)
         found = self.locate(directory)
         build = partial(_encode, found, chosen, progress)
-        tensors = cached(self.name, found.files(), chosen, build)
+        tensors = cached(self.name, found.files(), of_the_files(chosen), build)
         words = bytes(tensors["words"].numpy()).decode().split("\n")
         vocabulary = Vocabulary(tuple(words))
         return self._assemble(
             Split(tensors["train_inputs"], tensors["train_labels"]),
             Split(tensors["test_inputs"], tensors["test_labels"]),
             len(vocabulary),
+            float(chosen[HIDDEN_WORDS]),
             vocabulary,
         )
 
@@ -96,10 +113,16 @@ class TextSource(Source[Texts]):
         facts, shape = self.facts[str(chosen.get("division", ""))], (int(chosen["length"]),)
         train = stand_in(shape, torch.int32, facts.per_class)
         test = stand_in(shape, torch.int32, (facts.test - facts.test // 2, facts.test // 2))
-        return self._assemble(train, test, min(int(chosen["vocabulary"]), facts.vocabulary))
+        ids = min(int(chosen["vocabulary"]), facts.vocabulary)
+        return self._assemble(train, test, ids, float(chosen[HIDDEN_WORDS]))
 
     def _assemble(
-        self, train: Split, test: Split, ids: int, vocabulary: Vocabulary | None = None
+        self,
+        train: Split,
+        test: Split,
+        ids: int,
+        hidden: float,
+        vocabulary: Vocabulary | None = None,
     ) -> Dataset:
         return Dataset(
             name=self.name,
@@ -109,6 +132,7 @@ class TextSource(Source[Texts]):
             classes=CLASSES,
             facts=text_facts(train.tensor, ids, CLASSES),
             prepare=token_ids,
+            augment=HideWords(hidden, train.tensor.shape[1]) if hidden else None,
             vocabulary=vocabulary,
         )
 
