@@ -82,7 +82,7 @@ def test_for_prometheus(run: Path, numbers: Numbers) -> None:
     page = Prometheus(subject_of(run), 0)
     try:
         page.observe(moment_of(read_trace(run / "trace.jsonl.gz")))
-        with urlopen(page.address, timeout=30) as answer:
+        with urlopen(page.address, timeout=120) as answer:
             text = answer.read().decode()
     finally:
         page.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Request
 
-DEADLINE = 30_000  # milliseconds, for what takes few
+DEADLINE = 120_000  # milliseconds, for what takes few
 LAPTOP, PHONE = (1280, 800), (390, 844)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 

@@ -30,7 +30,7 @@ def test_a_run_is_paused_resumed_and_stopped_from_another_terminal(
     answer = call("pause", "run")
     assert answer.code == 0
     assert answer.out == "paused; resume with: fedoptima simulate --resume run\n"
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 130
     assert state_of(call, "run") == "interrupted"
 
@@ -44,7 +44,7 @@ def test_a_run_is_paused_resumed_and_stopped_from_another_terminal(
     assert answer.code == 0, answer.err
     assert "stopped by its operator; its result is in run/summary.json" in answer.words
     assert "fedoptima simulate --resume run --extend stop.epochs=N" in answer.words
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 0
     assert state_of(call, "run") == "finished"
     assert "this run is over" in call("stop", "run").complaint

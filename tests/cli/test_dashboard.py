@@ -24,7 +24,7 @@ TOKEN = "a-token-that-nobody-guesses"
 
 
 def fetched(address: str) -> dict[str, object]:
-    with urlopen(address, timeout=30) as answer:
+    with urlopen(address, timeout=120) as answer:
         found: dict[str, object] = json.loads(answer.read())
     return found
 
@@ -41,7 +41,7 @@ def test_a_process_shows_the_runs_of_a_folder(tmp_path: Path, start: Start) -> N
         runs = fetched(f"{address}api/runs?token={TOKEN}")["runs"]
         assert [run["name"] for run in runs] == ["first"]  # type: ignore[attr-defined]
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) in (0, 130)
+        assert process.wait(120) in (0, 130)
         assert "Traceback" not in process.stderr.read()
     finally:
         process.kill()
@@ -60,7 +60,7 @@ def test_the_page_beside_a_run_ends_with_its_pipe(tmp_path: Path) -> None:
         port = int(address.rstrip("/").rpartition(":")[2])
     with (
         suppress(ConnectionError),  # it has ended already
-        socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
+        socket.create_connection(("127.0.0.1", port), timeout=120) as connection,
     ):
         assert connection.recv(1) == b""  # closed when the process ended
 

@@ -164,7 +164,7 @@ def test_what_a_device_says_reaches_the_log_quoted_and_cut(
     caplog.set_level(logging.INFO, "fedoptima")
     with RawPeer(server.address) as peer:
         attack(peer)
-        until(lambda: any(r.levelno == logging.WARNING for r in caplog.records), "a warning", 15)
+        until(lambda: any(r.levelno == logging.WARNING for r in caplog.records), "a warning")
         _, why = peer.ending() if attack not in (fails_early, fails_late) else (None, "")
     assert all(harmless(message) and len(message) < 1000 for message in caplog.messages)
     assert harmless(why)

@@ -17,7 +17,7 @@ from fedoptima.display.interrupt import Interrupt
 from tests.cli.conftest import TINY, Call
 
 EPOCHS = ("--set", "stop.epochs=6")
-PATIENCE = 60.0  # seconds; a process that has not come so far by then never will
+PATIENCE = 180.0  # seconds; a process that has not come so far by then never will
 
 
 def digests(text: str) -> tuple[str, str]:

@@ -77,7 +77,7 @@ class Run:
 
     def ends(self) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
-        out, _ = self._process.communicate(timeout=60)
+        out, _ = self._process.communicate(timeout=180)
         return self._process.returncode, out, self._err.read_text()
 
     def clear_away(self) -> None:

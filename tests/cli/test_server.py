@@ -13,6 +13,7 @@ from fedoptima.runtime.address import Address
 from fedoptima.runtime.security.certificates import make_authority
 from tests.cli.conftest import Call
 from tests.support.network import Work, start_device
+from tests.support.processes import free_port
 
 RECIPE = """
 name = "tiny"
@@ -40,10 +41,7 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
+    return free_port()
 
 
 @pytest.fixture
@@ -53,7 +51,7 @@ def devices(tmp_path: Path, port: int) -> Iterator[list[Work]]:
     works = [start_device(name, server, tmp_path / "states") for name in ("pi-1", "pi-2")]
     yield works
     for work in works:
-        work.join(20)
+        work.join(180)
         assert not work.is_alive()
 
 

@@ -42,7 +42,7 @@ def opened(recipe: Path, mode: Mode) -> RunTracking:
 def scrape(said: str) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels, sorted by label."""
     (address,) = re.findall(r"http://127\.0\.0\.1:\d+/metrics", said)
-    with urlopen(address, timeout=10) as answer:
+    with urlopen(address, timeout=120) as answer:
         text = answer.read().decode()
     return {
         (sample.name, *(sample.labels[label] for label in sorted(sample.labels))): sample.value

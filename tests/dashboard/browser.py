@@ -24,7 +24,7 @@ class Events:
     async def next(self) -> State:
         """The next message's news."""
         while True:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 message = await self._sent.get()
             text = message.get("body", b"").decode()
             if text.startswith("data: "):
@@ -60,7 +60,7 @@ async def listening(app: ASGIApp, query: str) -> AsyncIterator[Events]:
         yield Events(sent)
     finally:
         leave.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await call
 
 

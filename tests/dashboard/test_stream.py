@@ -25,7 +25,7 @@ def app_of(path: Path) -> Starlette:
 
 def played(scene: Callable[[], Awaitable[None]]) -> None:
     async def all_of_it() -> None:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(120):
             await scene()
 
     asyncio.run(all_of_it())

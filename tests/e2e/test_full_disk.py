@@ -10,7 +10,7 @@ from fedoptima.core.types import SERVER
 from fedoptima.trace.reader import read_trace
 from fedoptima.verification.replay import replay
 from tests.support.network import until
-from tests.support.processes import Fleet, _free_port, fleet
+from tests.support.processes import Fleet, fleet, free_port
 from tests.support.small_disk import small_disk
 
 FOR_EVER = ("--set", "stop.hours=1")  # until the test has seen enough
@@ -29,7 +29,7 @@ def checkpoints(run: Fleet) -> int:
 
 
 def test_the_disk_is_full(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     with small_disk(tmp_path / "small") as disk, fleet(tmp_path, "fedoptima") as run:
         run.run = disk.path / "run"
         server = run.start_server(*FOR_EVER, "--metrics-port", str(port))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.network import until
 
-DEADLINE = 60.0
+DEADLINE = 180.0
 PARENT = """
 import sys
 from pathlib import Path

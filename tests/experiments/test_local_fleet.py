@@ -124,7 +124,7 @@ def test_a_fleet_that_is_given_up_leaves_no_process(
 
     async def give_up() -> None:
         running = asyncio.ensure_future(fleet(Address("127.0.0.1", 1)))  # nobody there: they retry
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while "processes" not in caplog.text:
                 await asyncio.sleep(0.01)
         running.cancel()

@@ -19,7 +19,7 @@ from fedoptima.experiments.simulated_run import Interrupted
 from tests.experiments.runs import data, network, run
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0  # seconds; a process that has not come so far by then never will
+PATIENCE = 180.0  # seconds; a process that has not come so far by then never will
 
 SCRIPT = """
 import sys

@@ -12,6 +12,7 @@ import pytest
 import fedoptima
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.run_directory import RunDirectory, make_folder
+from fedoptima.trace.run_folder import write_whole
 from tests.experiments.runs import data, network
 
 RUN = {"fleet": "uniform", "training": {"batch_size": 8}, "epochs": 0.5, "threads": 1}
@@ -134,3 +135,22 @@ def test_checkpoints_that_a_kill_at_the_end_has_left_do_not_count_when_it_is_ext
     run.extend(recipe)
     assert not run.over
     assert run.saved == (run.last_state if over else run.checkpoints)
+
+
+class AskedAtOnce(RunDirectory):
+    """Its operator wants it to end as soon as somebody has it."""
+
+    def _lock(self, descriptor: int) -> bool:
+        taken = super()._lock(descriptor)
+        write_whole(self.control, "stop")
+        return taken
+
+
+def test_only_a_wish_that_was_meant_for_another_process_is_forgotten(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    write_whole(run.control, "pause")
+    with run.taken():
+        assert run.wish() is None
+    with AskedAtOnce(tmp_path).taken():
+        assert run.wish() == "stop"
+        assert run.wish() is None

@@ -13,6 +13,7 @@ import pytest
 import fedoptima
 from fedoptima import ConfigError, Interrupted
 from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.trace.run_folder import write_whole
 from tests.support.network import DEADLINE, NAMES, Work, tiny_recipe, until
 
 ANYWHERE = "127.0.0.1:0"
@@ -96,7 +97,7 @@ def test_a_run_is_stopped_and_paused_from_outside(tmp_path: Path) -> None:
     run = RunDirectory(out)
     until(lambda: len(list(run.metrics.open())) > 2 if run.metrics.exists() else None, "trained")
     assert run.executed
-    run.control.write_text("pause")
+    write_whole(run.control, "pause")
     with pytest.raises(Interrupted):
         serving.work.answer()
     assert not run.over
@@ -104,7 +105,7 @@ def test_a_run_is_stopped_and_paused_from_outside(tmp_path: Path) -> None:
 
     again = Serving(out=out, resume=True, listen=ANYWHERE, allow_modules=["tests"])
     assert again._ready.wait(DEADLINE)
-    run.control.write_text("stop")
+    write_whole(run.control, "stop")
     result = again.work.answer()
     assert isinstance(result, fedoptima.Result)
     assert result.reason == "stopped by its operator"

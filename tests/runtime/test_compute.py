@@ -60,7 +60,7 @@ def story(tell: Callable[[Jobs], Awaitable[None]], *, short_here: bool = True) -
         compute = Compute("test", threads=1, short_here=short_here)
         try:
             jobs = Jobs(compute)
-            await asyncio.wait_for(tell(jobs), 20)
+            await asyncio.wait_for(tell(jobs), 120)
             return jobs
         finally:
             compute.close()

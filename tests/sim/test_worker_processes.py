@@ -22,7 +22,7 @@ from tests.experiments.runs import network, run
 from tests.experiments.test_device_faults import batch_normed
 from tests.sim.test_checkpoint import end, go_on
 
-DEADLINE = 60.0
+DEADLINE = 180.0
 
 
 def workers() -> list[int]:

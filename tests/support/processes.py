@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import socket
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from fedoptima.runtime.address import Address
 from fedoptima.trace.record import Record
+from fedoptima.trace.run_folder import write_whole
 from fedoptima.trace.writer import read_records
 from tests.support.command import HEAVY, run_command
 from tests.support.network import DEADLINE, until
@@ -118,7 +120,7 @@ class Fleet:
         self.states = folder / "states"
         self.recipe = folder / "tiny.toml"
         self.recipe.write_text(RECIPE.format(method=method, width=width))
-        self.address = Address("127.0.0.1", _free_port())
+        self.address = Address("127.0.0.1", free_port())
         self._commands: list[Command] = []
 
     def start_server(self, *options: str, resume: bool = False) -> Command:
@@ -143,6 +145,17 @@ class Fleet:
         file = self.run / "devices" / f"{name}.jsonl.gz"
         return [record for _, record in read_records(file)] if file.exists() else []
 
+    def kept_by(self, name: str) -> list[Record]:
+        """What a device has on its own disk of its latest records, as of now."""
+        file = self.states / f"{name}.records"
+        text = file.read_text() if file.exists() else ""
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return [Record.from_line(line) for line in whole[1:]]
+
+    def end(self) -> None:
+        """As by `fedoptima stop`: the run comes to its end."""
+        write_whole(self.run / "control", "stop")
+
     def clear_away(self) -> None:
         for command in self._commands:
             command.clear_away()
@@ -157,8 +170,14 @@ def fleet(folder: Path, method: str, *, width: int = 4) -> Iterator[Fleet]:
         made.clear_away()
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def free_port() -> int:
+    """Below those that the system gives out by itself: until a server listens here, and while it is
+    away, nobody's connection may get it, nor a device that looks for its server reach itself."""
+    for port in random.SystemRandom().sample(range(10_000, 32_000), 1000):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")

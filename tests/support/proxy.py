@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 from fedoptima.runtime.address import Address
 
-DEADLINE = 10.0  # seconds, for what takes milliseconds
+DEADLINE = 180.0  # seconds, for what takes milliseconds
 
 
 class Proxy:

@@ -16,7 +16,7 @@ from fedoptima.runtime.wire.channel import PATH
 from fedoptima.runtime.wire.codec import SCHEMA, Assembler, encode
 from fedoptima.runtime.wire.frames import Chunk, Frame, deserialize, serialize
 
-DEADLINE = 20.0  # seconds, for what takes milliseconds
+DEADLINE = 180.0  # seconds, for what takes milliseconds
 
 
 _PROCESSES = count()

@@ -63,7 +63,7 @@ def page(tmp_path: Path) -> Iterator[Prometheus]:
 
 
 def scrape(page: Prometheus) -> dict[str, Metric]:
-    with urlopen(page.address, timeout=10) as answer:
+    with urlopen(page.address, timeout=120) as answer:
         return families(answer.read().decode())
 
 
@@ -158,7 +158,7 @@ def test_the_port_is_free_again_when_the_page_is_closed(tmp_path: Path) -> None:
 )
 def test_only_who_means_this_machine_is_answered(page: Prometheus, host: str, status: int) -> None:
     """Another site's script could have its own name point here."""
-    connection = HTTPConnection("127.0.0.1", page.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", page.port, timeout=120)
     connection.request("GET", "/metrics", headers={"Host": host.format(port=page.port)})
     answer = connection.getresponse()
     assert answer.status == status

@@ -134,6 +134,15 @@ class RunDirectory(RunFiles):
         return wanted
 
     @property
+    def _control_written(self) -> tuple[int, int] | None:
+        """Which file it is: one that comes when this process has the run is meant for it."""
+        try:
+            found = self.control.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    @property
     def executed(self) -> bool:
         """A process is executing this run at the moment."""
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -151,14 +160,17 @@ class RunDirectory(RunFiles):
         """
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
+            old = self._control_written
             while not self._lock(descriptor):
                 if not wait():
                     raise ConfigError(
                         f"{self.path}: another process is executing this run; choose another folder"
                     )
                 time.sleep(0.1)
+                old = self._control_written
             _TAKEN.add(self.path.resolve())
-            self.control.unlink(missing_ok=True)  # meant for a process that is gone
+            if old == self._control_written:  # meant for a process that is gone
+                self.control.unlink(missing_ok=True)
             self.failure.unlink(missing_ok=True)
             self.disk_failing.unlink(missing_ok=True)
             self.stopped.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from fedoptima.runtime.wire.channel import METHOD, SERVICE
 from fedoptima.runtime.wire.frames import deserialize
 from fedoptima.testing.toy import ToyDevice
 
-HASTY = Timeouts(
-    handshake=1.0, retry_first=0.05, retry_longest=0.8, telemetry_every=0.1, farewell=1.0
+PATIENT = Timeouts(
+    handshake=60.0, retry_first=0.05, retry_longest=0.8, telemetry_every=0.1, farewell=1.0
 )
+HASTY = replace(PATIENT, handshake=1.0)  # for a server that never answers
 WELCOME = wire.Frame(welcome=wire.Welcome(run="r", session=1, recipe="{}"))
 
 Answer = Callable[[Any], Awaitable[None]]  # what a server does with a stream
@@ -37,7 +39,7 @@ class Engine(ToyDevice):
         return message
 
 
-def live(tmp_path: Path, answer: Answer) -> str:
+def live(tmp_path: Path, answer: Answer, timeouts: Timeouts = PATIENT) -> str:
     """A device's life with a server that answers like this; says why it ended."""
 
     async def handle(_: object, context: Any) -> None:
@@ -58,10 +60,10 @@ def live(tmp_path: Path, answer: Answer) -> str:
             build=lambda _: Workplace(Engine(target=1.0), 8, 1, lambda: 1.0),
             state=StateFile(tmp_path / "pi.json"),
             pace=Pace(up=1e9),
-            timeouts=HASTY,
+            timeouts=timeouts,
         )
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 return (await device.run()).reason
         finally:
             await server.stop(grace=None)
@@ -168,7 +170,8 @@ def test_a_server_that_talks_nonsense_is_tried_again_and_the_log_says_why(
     answers = iter([nonsense, over])
 
     async def answer(context: Any) -> None:
-        await next(answers)(context)
+        await next(answers, over)(context)
 
-    assert live(tmp_path, answer) == "the run is over"
+    timeouts = HASTY if nonsense is silence else PATIENT
+    assert live(tmp_path, answer, timeouts) == "the run is over"
     assert reason in " ".join(caplog.messages)

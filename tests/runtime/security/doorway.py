@@ -20,7 +20,7 @@ from tests.runtime.folders import server_of
 if TYPE_CHECKING:  # fedoptima.runtime must be imported before it, to switch its log off
     import grpc
 
-DEADLINE = 20.0  # seconds, for what takes milliseconds
+DEADLINE = 120.0  # seconds, for what takes milliseconds
 _VERBOSITY = "GRPC_VERBOSITY"
 
 

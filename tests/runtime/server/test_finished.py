@@ -52,7 +52,7 @@ def test_devices_that_come_after_the_end_are_told_once_each(
 
 def test_a_device_that_is_getting_ready_when_the_run_ends_is_told(tmp_path: Path) -> None:
     """It has not read that the run is over, and would look for the server for ever."""
-    brief = replace(QUICK, farewell=0.5)
+    brief = replace(QUICK, farewell=2.0)
     with (
         Server(tiny_recipe("fl"), tmp_path / "run", timeouts=brief) as server,
         RawPeer(server.address) as late,
