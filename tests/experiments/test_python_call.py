@@ -22,9 +22,18 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 180.0  # seconds; a process that has not come so far by then never will
 
 SCRIPT = """
-import sys
+import os, signal, sys
+from pathlib import Path
 from tests.experiments.runs import run
-print(run(out=sys.argv[1], epochs=float(sys.argv[2]), checkpoint_every=0.01).weights_digest)
+
+def press(watch):  # Ctrl-C, once there is a checkpoint
+    if not pressed and any(Path(sys.argv[1]).glob("checkpoints/[0-9]*")):
+        pressed.append(watch)
+        os.kill(os.getpid(), signal.SIGINT)
+
+pressed = []
+options = {"epochs": float(sys.argv[2]), "checkpoint_every": 0.01}
+print(run(out=sys.argv[1], observer=press, **options).weights_digest)
 """
 COMPARISON = """
 import sys
@@ -59,8 +68,6 @@ def test_ctrl_c_in_a_script_saves_a_checkpoint_and_says_how_to_go_on(tmp_path: P
     epochs = 12.0
     broken = tmp_path / "broken"
     process = script(SCRIPT, broken, epochs)
-    wait_for(broken, "checkpoints/[0-9]*", process)
-    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGINT, err
     assert out == ""

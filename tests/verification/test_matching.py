@@ -210,6 +210,19 @@ def test_a_restarted_server_may_be_stopped_before_its_next_result() -> None:
     assert mail(*story, gone, on(SERVER, Restarted()), END) is not None, "the session ended before"
 
 
+def test_what_a_restarted_server_orders_for_sessions_that_are_gone_was_never_sent() -> None:
+    """When it takes leave of one device, it may turn to the next."""
+    forgotten = [hears(A, SERVER, 1, HandIn())]
+    next_turn = on(SERVER, Disconnected(B, 1), Send(A, 1, TurnOn()))
+    gone = on(SERVER, Disconnected(A, 1))
+    story = [*joined(A, 1), *joined(B, 1), result(0, 1), *forgotten]
+    assert mail(*story, on(SERVER, Restarted()), next_turn, gone, END) is None
+    assert mail(*story, next_turn, gone, END) is not None, "it was never restarted"
+    again = [on(SERVER, Restarted()), next_turn, gone, *joined(A, 2), server_says(A, 2, TurnOn())]
+    assert mail(*story, *again, hears(A, SERVER, 2, TurnOn()), END) is None
+    assert mail(*story, *again, hears(A, SERVER, 2, HandIn()), END) is not None, "a new session"
+
+
 def test_a_restarted_server_has_forgotten_whole_sessions() -> None:
     heard = [*joined(A, 1), result(0, 1), back(A, 2), hears(A, SERVER, 2, HandIn())]
     assert mail(*heard, on(SERVER, Disconnected(A, 1)), result(1, 2), END) is None

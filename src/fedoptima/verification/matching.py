@@ -152,6 +152,8 @@ class MailMatching:
             if isinstance(effect, Send):
                 upward = effect.to == SERVER
                 device = node if upward else effect.to
+                if not upward and self._server.is_over(device, effect.session):
+                    continue
                 lane = self._lane(device, effect.session, upward, effect.message)
                 if isinstance(event, FailedLate):  # in place of what is still on its way
                     lane.sent.clear()
@@ -239,7 +241,7 @@ class _ServerSide:
     def __init__(self) -> None:
         self._incarnation = 0
         self._restarts = 0
-        self._halted = False
+        self._restarted = self._halted = False
         self._known: set[tuple[NodeId, int]] = set()
         self._open: set[tuple[NodeId, int]] = set()
         self._ended_since_result: set[tuple[NodeId, int]] = set()
@@ -252,7 +254,9 @@ class _ServerSide:
                 self._open.add((device, session))
             case Restarted():
                 self._restarts += 1
+                self._restarted = True
                 self._cut_short |= self._open
+                self._open.clear()
             case Disconnected(device, session):
                 self._open.discard((device, session))
                 self._ended_since_result.add((device, session))
@@ -263,6 +267,11 @@ class _ServerSide:
                     self._cut_short |= self._ended_since_result
                 self._ended_since_result.clear()
         self._halted = self._halted or any(isinstance(effect, Halt) for effect in record.effects)
+
+    def is_over(self, device: NodeId, session: int) -> bool:
+        """It ended with the process that had it: what a restarted server orders for it, until it
+        has taken leave of all that it knew, is never sent."""
+        return self._restarted and (device, session) not in self._open
 
     def may_have_lost(self, device: NodeId, session: int) -> bool:
         if not self._halted:
