@@ -62,7 +62,7 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
     assert again.difference is None, again.difference
     (gap,) = again.gaps
     assert gap.verified_after
-    assert gap.records > 50
+    assert gap.records > 20
 
 
 def test_a_devices_state_disk_is_full(tmp_path: Path) -> None:
