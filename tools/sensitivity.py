@@ -82,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def write_words(folder: Path) -> None:
     """Of all grids in the folder."""
     text = ["# Where FedOptima is first, and where it is not", ""]
-    text += ["By the time of a useful sample; made by `python -m tools.sensitivity`.", ""]
+    said = "By the time of a useful sample; made by `python -m tools.sensitivity`. Regions overlap."
+    text += [said, ""]
     for file in sorted(folder.glob("*.json")):
         found = Sensitivity.from_json(file.read_text(encoding="utf-8"))
         whole, *where = summary(found)
