@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -210,7 +211,7 @@ def test_a_core_that_breaks_is_caught() -> None:
 @pytest.mark.parametrize("name", ["fl", "splitfed", "fedoptima"])
 def test_an_effect_taken_away_or_added_is_found_where_it_was(name: str) -> None:
     records = trace_of(name)
-    for index, record in enumerate(records):
+    for index, record in islice(enumerate(records), 0, None, 3):
         extra = [*record.effects, Halt("no reason")]
         for effects in (extra, record.effects[:-1]) if record.effects else (extra,):
             difference = first_difference(name, changed(records, index, effects=effects))
