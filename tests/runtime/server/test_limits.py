@@ -34,7 +34,8 @@ from tests.support.network import QUICK, Server, start_device, tiny_recipe, unti
 from tests.support.raw_peer import DEADLINE, RawPeer, hello
 from tests.support.stage import NAME, Stage
 
-IMPATIENT = replace(QUICK, handshake=0.5, idle=0.5, stall=0.5, ping_every=0.1)
+HASTY = replace(QUICK, stall=0.5, ping_every=0.1)  # with those who have introduced themselves
+IMPATIENT = replace(HASTY, handshake=0.5, idle=0.5)
 JOIN = Join(incarnation=0, samples=32, flops_per_second=1e9, bytes_per_second=1e6)
 RECIPE = tiny_recipe("fl", deploy={"devices": 1})
 
@@ -42,6 +43,12 @@ RECIPE = tiny_recipe("fl", deploy={"devices": 1})
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     with Server(RECIPE, tmp_path / "run", timeouts=IMPATIENT) as server:
+        yield server
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Server]:
+    with Server(RECIPE, tmp_path / "run", timeouts=HASTY) as server:
         yield server
 
 
@@ -58,22 +65,22 @@ def read_to_the_end(connection: socket.socket) -> None:
 # ---- messages ------------------------------------------------------------------------------------
 
 
-def test_a_message_that_stops_half_way_ends_its_session(server: Server) -> None:
+def test_a_message_that_stops_half_way_ends_its_session(hasty: Server) -> None:
     introduction = hello("slow")
-    with RawPeer(server.address) as peer:
+    with RawPeer(hasty.address) as peer:
         peer.send(introduction)
         peer.hear("welcome")
         data = Payload(PayloadId("slow/0/1"), 16, {"weight": torch.zeros(4)})
         peer.send(encode(ModelUpdate(0, 8, data)).head, Chunk(URGENT, (memoryview(b"1234"),)))
         code, why = peer.ending()
     assert (code, why) == (grpc.StatusCode.UNAVAILABLE, "a message stopped half-way, 0.5 s ago")
-    with RawPeer(server.address) as again:  # the same process: its link had stalled
+    with RawPeer(hasty.address) as again:  # the same process: its link had stalled
         again.send(introduction)
         assert again.hear("welcome")
 
 
-def test_a_device_that_says_nothing_between_messages_is_not_stalled(server: Server) -> None:
-    with RawPeer(server.address) as peer:
+def test_a_device_that_says_nothing_between_messages_is_not_stalled(hasty: Server) -> None:
+    with RawPeer(hasty.address) as peer:
         peer.send(hello("slow"))
         for _ in range(10):  # pings, over twice the time
             peer.hear("ping")
@@ -125,12 +132,12 @@ def test_a_frame_that_the_transport_does_not_take_is_stuck() -> None:
 
 
 def test_a_device_that_connects_again_and_again_is_refused_for_a_while(
-    server: Server, caplog: pytest.LogCaptureFixture
+    hasty: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is sent a model each time that it joins, as if it joined again and again."""
     endings = set()
     for _ in range(200):
-        with RawPeer(server.address) as peer:
+        with RawPeer(hasty.address) as peer:
             peer.send(hello("slow"))
             try:
                 next(peer.frames())
@@ -139,10 +146,10 @@ def test_a_device_that_connects_again_and_again_is_refused_for_a_while(
                 break
     assert endings == {(grpc.StatusCode.UNAVAILABLE, "slow connects too often; come later")}
     assert "slow connects too often" in caplog.text
-    with RawPeer(server.address) as other:
+    with RawPeer(hasty.address) as other:
         other.send(hello("fast"))
         assert other.hear("welcome")
-    server.__exit__()
+    hasty.__exit__()
     assert "did not close their connections" not in caplog.text, "all streams have come to an end"
 
 
