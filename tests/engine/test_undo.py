@@ -30,6 +30,22 @@ def test_a_batch_that_is_left_out_is_no_divergence() -> None:
     assert [float(flag) for flag in undo.judge([torch.ones(2)])] == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("loss", [0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("gradient", [1.0, float("nan"), -float("inf")])
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_step_is_judged_alike_at_once_and_later(
+    loss: float, gradient: float, left_out: bool
+) -> None:
+    later, now = Undo([], CPU, static=False), Undo([], CPU, static=False)
+    for undo in (later, now):
+        undo.note_loss(torch.tensor(loss))
+        if left_out:
+            undo.leave_out(torch.tensor(True))
+    gradients = [torch.ones(2), torch.tensor([1.0, gradient])]
+    assert now.judge_now(gradients) == tuple(bool(flag) for flag in later.judge(gradients))
+    assert now.judge_now([torch.ones(2)]) == (False, False)  # the next step
+
+
 @pytest.mark.parametrize("undone", [0.0, 1.0])
 def test_buffers_of_every_type_are_as_they_were_if_the_step_is_undone(undone: float) -> None:
     own = buffers()

@@ -28,7 +28,7 @@ class Faults:
     def note(self, device: NodeId, fault: Tensor) -> None:
         """``fault``: above 0 if there is one. Its memory may be used again."""
         if not fault.is_cuda:
-            if fault > 0:
+            if fault.item() > 0:
                 raise TrainingDiverged(WHY)
             return
         flag = self._flags.get(device)

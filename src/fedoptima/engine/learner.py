@@ -245,17 +245,19 @@ class Learner:
 
         The result is above 0 if the loss or a gradient is not finite; then the step was undone.
         """
-        undone, diverged = self._undo.judge(self.gradients())
         if self._masked:
+            undone, diverged = self._undo.judge(self.gradients())
             self._mask_step(undone)
             self._step()
             self._undo.put_back(undone)
-        elif undone > 0:
+            return diverged
+        undo, fault = self._undo.judge_now(self.gradients())
+        if undo:
             self._undo.put_back()
+            self.drop_gradients()
         else:
             self._step()
-        self.drop_gradients()
-        return diverged
+        return self._undo.verdicts[fault]
 
     def _step(self) -> None:
         if self._settings.clip_norm is not None:

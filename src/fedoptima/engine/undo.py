@@ -6,6 +6,7 @@ and the server's steps wait for one another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -26,6 +27,8 @@ class Undo:
         # Of the step that has begun: its losses, added up; above 0 if it is to be left out.
         self._step = torch.zeros(2, device=compute)
         self._losses, self._bad = self._step.unbind()
+        self._may_be_bad = False  # `_bad` has to be looked at
+        self.verdicts = torch.tensor([0.0, 1.0], device=compute).unbind()  # fine, diverged
         if static:
             self.begin()
 
@@ -44,15 +47,28 @@ class Undo:
 
     def leave_out(self, bad: Tensor) -> None:
         self._bad.add_(bad)
+        self._may_be_bad = True
 
     def judge(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Above 0: the step is to be undone; because a loss or a gradient is not finite."""
-        norms = torch._foreach_norm(list(gradients))
-        everything = torch.stack([*norms, self._losses]).sum()
+        everything = self._sum(gradients)
         diverged = everything - everything != 0  # of infinity and NaN it is NaN
         undone = diverged | (self._bad > 0)
         self._step.zero_()
         return undone.float(), diverged.float()
+
+    def judge_now(self, gradients: Sequence[Tensor]) -> tuple[bool, bool]:
+        """The same, read at once: on a CPU few operations matter more than not to wait."""
+        diverged = not math.isfinite(self._sum(gradients))
+        undone = diverged or (self._may_be_bad and bool(self._bad > 0))
+        self._step.zero_()
+        self._may_be_bad = False
+        return undone, diverged
+
+    def _sum(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Finite if all losses and gradients are."""
+        norms = torch._foreach_norm(list(gradients))
+        return torch.stack([*norms, self._losses]).sum()
 
     def put_back(self, undone: Tensor | None = None) -> None:
         """The buffers as they were, if ``undone`` is above 0."""
@@ -74,6 +90,7 @@ class Undo:
 
     def restore(self, tensors: Tensors) -> None:
         self._bad.copy_(tensors["undo"])
+        self._may_be_bad = True
         self._losses.copy_(torch.where(tensors["diverged"] > 0, torch.nan, 0.0))
         if not all(f"before.{number}" in tensors for number in range(len(self._buffers))):
             return
