@@ -4,9 +4,9 @@ A tiny model, certificates, the product's own protocol; the devices share a few 
 compute nothing (replaying_devices.py). First all of them are connected and idle, then they send
 batches at a set rate. CPU is what the system has counted for the server's process (and for its
 gateways), so it does not matter what else the machine does. The event loop's longest gap is how
-late it came to something that was due every 50 ms.
+late it came to something that was due every 50 ms. ``--bare`` measures the floor (bare_server.py).
 
-    python -m benchmarks.many_devices [--devices 1000] [--seconds 600] [--rate 50]
+    python -m benchmarks.many_devices [--devices 1000] [--seconds 600] [--rate 50] [--bare stream]
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.bare_server import BareServer, listen, training_step
 from benchmarks.network_memory import BATCH, FEATURES, build
 from benchmarks.network_parts import server_process, server_tls
 from benchmarks.process_costs import cpu_by_thread, cpu_seconds, growth, open_files, resident_mib
@@ -96,6 +97,29 @@ def server(
         serve_run(setup, directory, tls=tls, hooks=hooks, gateways=gateways)
 
 
+def bare_server(train: bool, features: int, tls: ServerTLS, parent: Connection) -> None:
+    """The same, of a server that does nothing but answer, and train if it is to."""
+    torch.set_num_threads(1)
+    seen = Seen()
+    bare = BareServer(training_step(features) if train else lambda: None)
+
+    def answer() -> bool:
+        while parent.poll():
+            if parent.recv() == "end":
+                return False
+            seen.joined, seen.batches = bare.joined, bare.batches
+            parent.send(seen)
+            seen.longest_gap = 0.0
+        return True
+
+    async def serve() -> None:
+        ticking = asyncio.create_task(seen.keep_time(Address("", 0)))
+        await listen(bare, tls, parent, answer)
+        ticking.cancel()
+
+    asyncio.run(serve())
+
+
 @dataclass(frozen=True)
 class Reading:
     at: float
@@ -156,6 +180,7 @@ def measure(
     gateways: int = 0,
     features: int = FEATURES,
     every: float = 10.0,
+    bare: str = "",
 ) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -163,8 +188,10 @@ def measure(
         batch = folder / "batch.safetensors"
         activation = torch.randn(BATCH, features)
         save_file({"activations.0": activation, LABELS: torch.arange(BATCH)}, batch)
-        asked = devices, features, folder / "run", tls, gateways
-        with server_process(server, *asked) as (address, pipe):
+        asked: tuple[object, ...] = (server, devices, features, folder / "run", tls, gateways)
+        if bare:
+            asked = bare_server, bare == "training", features, tls
+        with server_process(*asked) as (address, pipe):
             watched = Watched(pipe.recv(), pipe)
             empty = watched.read()
             fleets = _fleets(address, folder, batch, devices, processes, rate)
@@ -256,6 +283,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="that the devices share")
     parser.add_argument("--gateways", type=int, default=0)
     parser.add_argument("--features", type=int, default=FEATURES, help="40 bytes of a batch each")
+    bare = ["stream", "training"]
+    parser.add_argument("--bare", choices=bare, default="", help="the floor, without the product")
     parser.add_argument("--out", type=Path, help="a file for the figures")
     asked = parser.parse_args()
     found = measure(
@@ -267,6 +296,7 @@ def main() -> None:
         processes=asked.processes,
         gateways=asked.gateways,
         features=asked.features,
+        bare=asked.bare,
     )
     for key, value in found.items():
         print(f"{key}: {value}")
