@@ -105,8 +105,8 @@ def readme(reproduction: Reproduction, text: str) -> str:
         if not table_of(reproduction, workload)
     ]
     body = [
-        f"{title} (8 Raspberry Pis in four speed groups, 50 Mbps), {epochs} epochs, "
-        f"{counted(seeds, 'seed')}"
+        f"{title} (a simulated fleet: 8 Raspberry Pis in four speed groups, 50 Mbps), "
+        f"{epochs} epochs, {counted(seeds, 'seed')}"
         f"{', mean ± standard deviation' if seeds > 1 else ''}; all methods start from the same "
         "weights and see the same batches:",
         "\n".join(table),

@@ -244,8 +244,8 @@ def _by_arithmetic(
     for hours, labels in said.items():
         yield (
             f"By arithmetic alone {_listed(list(labels))} would reach {100 * target:.1f} % after "
-            f"{hours} h: at the pace of a dry run, if an epoch taught it what it taught "
-            f"*{_TEACHER}*. Batch normalisation over parts of a batch may teach it less."
+            f"{hours} h: as many epochs as *{_TEACHER}* takes, at the pace of a dry run. Batch "
+            "normalisation over parts of a batch may make it learn less."
         )
 
 
