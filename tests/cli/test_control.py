@@ -80,6 +80,9 @@ def test_runs_are_listed_with_what_they_reached(call: Call, recipe: Path, tmp_pa
     assert lines[0].split() == ["name", "method", "state", "epochs", "accuracy", "age", "path"]
     assert {line.split()[-1] for line in lines[1:]} == {"all/one", "all/compare/fl-seed1"}
     assert "fl (dry)" in answer.out
+    (tmp_path / "all" / "one").rename(tmp_path / "all" / f"a{'-long' * 15}-name")
+    assert f"all/a{'-long' * 15}-name" in call("runs", "all").out  # not a terminal: unbroken
+    (tmp_path / "all" / f"a{'-long' * 15}-name").rename(tmp_path / "all" / "one")
     failed.summary.unlink()
     failed.write_failure("the loss is not finite")
     answer = call("runs", "all")

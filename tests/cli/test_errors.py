@@ -108,8 +108,24 @@ def test_a_folder_in_use_is_not_written_into(call: Call, recipe: Path) -> None:
     Path("here/notes.txt").write_text("mine")
     answer = call("simulate", recipe, "--dry", "--out", "here")
     assert answer.code == 2
-    assert "here: exists already" in answer.complaint
+    assert answer.complaint.endswith("here: exists already; choose another folder (--out)")
     assert [path.name for path in Path("here").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("method.reuse=4", "method.reuse = 4: must be a table, of batches, uses"),
+        ("method.reuse={use=4}", "method.reuse.use: unknown key; did you mean 'uses'?"),
+        ("method.reuse={times=4}", "method.reuse.times: unknown key; known here: batches, uses"),
+    ],
+)
+def test_a_mistake_in_a_table_of_a_methods_options_names_its_keys(
+    call: Call, recipe: Path, setting: str, words: str
+) -> None:
+    answer = call("simulate", recipe, "--dry", "--method", "fedoptima", "--set", setting)
+    assert answer.code == 2
+    assert words in answer.complaint
 
 
 def test_resuming_where_no_run_is_says_so(call: Call, tmp_path: Path) -> None:

@@ -25,6 +25,11 @@ def test_without_a_command_there_is_help_with_an_example(call: Call) -> None:
         assert command in text
 
 
+def test_no_line_in_the_list_of_commands_is_cut_off(call: Call) -> None:
+    for group in ((), ("certs",)):
+        assert "..." not in call(*group, "--help").out.partition("Commands:")[2]
+
+
 def test_help_comes_without_loading_torch() -> None:
     code = "import sys; from fedoptima.cli import main; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

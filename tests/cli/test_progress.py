@@ -49,9 +49,9 @@ def test_a_dumb_terminal_gets_lines(recipe: Path, terminal: pytest.MonkeyPatch) 
 def test_reading_is_announced_once(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with LineView(load_recipe(recipe)) as view:
         for done in range(4):
-            view.reading("cifar10 train", done, 3)
-        view.reading("cifar10 test", 1, 1)
-    assert capsys.readouterr().err == "reading cifar10 train\nreading cifar10 test\n"
+            view.reading("decoding train", done, 3)
+        view.reading("reading test", 1, 1)
+    assert capsys.readouterr().err == "decoding train\nreading test\n"
 
 
 def test_a_terminal_sees_how_much_is_read(

@@ -281,11 +281,17 @@ def test_devices_may_hold_data_of_different_forms() -> None:
         ({1: (X, Y)}, "a dict holds data by the name of the device"),
         ({"a": (X, Y), "b": (X[:, :2], Y)}, r"samples of 'b' are \(1, 2\).*those of 'a'"),
         ({"a": (X, Y), "b": 7}, "train of 'b': cannot use int as data"),
+        ({"a": (X[:0], Y[:0]), "b": (X, Y)}, "train of 'a': no samples; give it some, or take"),
     ],
 )
 def test_data_by_device_that_do_not_fit_say_whose(train: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         as_dataset(train, (X, Y))
+
+
+def test_the_name_of_a_file_is_not_data_and_the_error_shows_where_it_goes() -> None:
+    with pytest.raises(ConfigError, match=r"'my\.csv' is a name.*data=\{'name': 'csv'"):
+        as_dataset("my.csv", (X, Y))
 
 
 def test_training_data_alone_are_enough_where_they_are_asked_for() -> None:

@@ -111,3 +111,9 @@ def test_mistakes_say_the_way_out(
 def test_a_table_needs_its_file() -> None:
     with pytest.raises(ConfigError, match=r"data\.file: is missing; The table"):
         load_dataset("csv")
+
+
+def test_a_file_in_another_encoding_is_to_be_saved_in_ours(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("größe,state\n1,a\n2,b\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"latin\.csv: cannot be read as UTF-8 .*save it in this"):
+        read(tmp_path, file="latin.csv")

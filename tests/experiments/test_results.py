@@ -121,7 +121,7 @@ def test_a_dry_run_leaves_no_model_and_has_no_accuracy(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_taken_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(ConfigError, match=r"exists already.*fedoptima\.resume\('"):
+    with pytest.raises(ConfigError, match=r"exists already; choose another folder \(out=\.\.\.\)$"):
         run(out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 

@@ -88,6 +88,15 @@ def test_a_run_that_was_killed_before_it_was_described_has_not_begun(tmp_path: P
         RunDirectory.check_free(tmp_path)
 
 
+def test_only_where_a_run_is_unfinished_is_resuming_it_offered(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").touch()
+    for name, offered in (("notes.md", False), ("config.json", True), ("summary.json", False)):
+        (tmp_path / name).touch()
+        with pytest.raises(ConfigError, match="exists already") as error:
+            RunDirectory.check_free(tmp_path)
+        assert ("--resume" in str(error.value)) is offered
+
+
 def test_no_two_processes_that_serve_a_run_have_the_same_number(tmp_path: Path) -> None:
     """Whatever their checkpoints have forgotten: it is on disk before it is used."""
     directory = RunDirectory(tmp_path)

@@ -29,6 +29,7 @@ from fedoptima.cli.commands.sweep import sweep
 from fedoptima.cli.commands.trace import trace
 from fedoptima.cli.commands.tune import tune
 from fedoptima.cli.errors import explained, leave_at_once
+from fedoptima.cli.options import in_brief
 from fedoptima.display.console import stdout
 from fedoptima.version import __version__
 
@@ -44,7 +45,7 @@ for command in (
     *(run, server, device, simulate, compare, sweep, tune, reproduce, report, trace, dashboard),
     *(plan, replay, fuzz, runs, pause, stop, new, doctor, methods, datasets, fleets),
 ):
-    app.command()(explained(command))
+    app.command(short_help=in_brief(command))(explained(command))
 app.add_typer(certs)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -151,3 +152,8 @@ def deploy_extra() -> AbstractContextManager[None]:
 
 def track_extra(option: str) -> AbstractContextManager[None]:
     return needing_extra("track", option, "prometheus_client", "tensorboard", "mlflow")
+
+
+def in_brief(command: Callable[..., object]) -> str:
+    """For the list of commands, which cuts off what it takes from a docstring by itself."""
+    return " ".join(inspect.cleandoc(command.__doc__ or "").split("\n\n")[0].split())

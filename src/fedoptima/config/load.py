@@ -198,11 +198,20 @@ def _describe(details: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _nearest(place: Sequence[str], model: type[BaseModel]) -> str:
-    known = _fields_at(place[:-1], model)
-    near = get_close_matches(place[-1], known, n=1)
+    return nearest(place[-1], _fields_at(place[:-1], model))
+
+
+def nearest(key: str, known: Sequence[str]) -> str:
+    near = get_close_matches(key, known, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known here: {', '.join(known)}" if known else ""
+
+
+def keys_in(annotation: object) -> list[str]:
+    """What a table of this type may have."""
+    inner = _class_in(annotation)
+    return [] if inner is None else _fields_at((), inner)
 
 
 def _fields_at(place: Sequence[str], model: type) -> list[str]:

@@ -79,6 +79,11 @@ def as_dataset(
         device: opened(as_read(part, task.read), _where(name, device), choice)
         for device, part in parts.items()
     }
+    for device, part in opened_parts.items():
+        if device and len(part) == 0:
+            raise ConfigError(
+                f"{_where(name, device)}: no samples; give it some, or take it out of the fleet"
+            )
     whole = opened_parts[""] if "" in parts else chained(opened_parts)
     train_split = _samples(whole, f"{name}, train", cache=cache, choice=choice)
     if test is None:

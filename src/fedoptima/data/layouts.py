@@ -162,13 +162,17 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: is missing; unpack the data set again") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: cannot be read as UTF-8 ({error}); save it in this encoding, or get it again"
+        ) from error
     except (
         OSError,  # includes gzip's and pillow's own
         EOFError,
         LookupError,
         SyntaxError,  # raised by pillow for some broken images
         TypeError,
-        ValueError,  # includes pyarrow's and unicode's own
+        ValueError,  # includes pyarrow's own
         zlib.error,
         pickle.UnpicklingError,
     ) as error:

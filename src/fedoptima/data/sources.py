@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,6 +51,11 @@ def opened(data: object, where: str, choice: Choice) -> Split | Any:
     """
     if isinstance(data, Split):
         return data
+    if isinstance(data, str | Path):
+        raise ConfigError(
+            f"{where}: {str(data)!r} is a name; {WAYS}. A file is named without train and test: "
+            "data={'name': 'csv', 'directory': 'data', 'file': 'patients.csv', 'label': 'state'}"
+        )
     if isinstance(data, tuple | list) and len(data) == 2 and not choice.is_row(data[0]):
         return Split(as_inputs(data[0], where), as_labels(data[1], where))
     if isinstance(data, DataLoader):

@@ -45,7 +45,7 @@ class NotebookView(SilentView):
 
     def reading(self, what: str, done: int, total: int) -> None:
         share = done / total if total else None
-        self._cell.show(_bar(f"reading {what}", share, f"{done:,} of {total:,}"))
+        self._cell.show(_bar(what, share, f"{done:,} of {total:,}"))
 
     def training(self, watch: Watch) -> None:
         state = state_of(watch, self._recipe)

@@ -63,7 +63,7 @@ class LineView(SilentView):
     def reading(self, what: str, done: int, total: int) -> None:
         if what != self._read:
             self._read = what
-            say(stderr(), f"reading {what}")
+            say(stderr(), what)
 
     def training(self, watch: Watch) -> None:
         if self._cadence.due(len(watch.course.points)):
@@ -117,7 +117,7 @@ class LiveView(SilentView):
     def reading(self, what: str, done: int, total: int) -> None:
         if self._is_time() or done == total:
             share = done / total if total else None
-            self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"), refresh=True)
+            self._live.update(bar(what, share, f"{done:,} of {total:,}"), refresh=True)
 
     def training(self, watch: Watch) -> None:
         if self._is_time():

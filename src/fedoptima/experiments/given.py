@@ -35,6 +35,10 @@ class Given:
     task: Task | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # by recipe key
 
+    def __post_init__(self) -> None:
+        if self.model is not None:
+            _check_model(self.model)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The arguments of `resume` that hold these objects."""
@@ -58,6 +62,20 @@ class Given:
                 raise ConfigError(
                     f"{run}: this run's {what} was given in Python; give it again ({again})"
                 )
+
+
+def _check_model(model: object) -> None:
+    from torch import nn
+
+    if isinstance(model, nn.Module):
+        return
+    name = getattr(model, "__name__", type(model).__name__)
+    if callable(model):  # a class, or a function that makes one
+        raise ConfigError(
+            f"model={name}: is {'a class' if isinstance(model, type) else 'a function'}, not a "
+            f"model; call it: model={name}(...)"
+        )
+    raise ConfigError(f"model: {name} is not a model; give an nn.Module, or a model's name")
 
 
 def named_packages(recipe: Recipe) -> tuple[str, ...]:

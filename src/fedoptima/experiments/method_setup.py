@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from difflib import get_close_matches
+from typing import get_type_hints
 
 from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic_core import ErrorDetails
 
+from fedoptima.config.load import keys_in, nearest
 from fedoptima.config.schema import Recipe
 from fedoptima.core.aggregation import AsyncStaleness
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.settings import ServerSettings
 from fedoptima.experiments.given import CUSTOM_AUXILIARY, Given
-from fedoptima.methods.registry import find_method, options_of
+from fedoptima.methods.registry import Builder, find_method, options_of
 from fedoptima.methods.stored_classes import make_storable
 from fedoptima.named_code import Code
 from fedoptima.preprocess.plan import PlanSettings
@@ -47,9 +50,7 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
         policies = (method.flow(), method.aggregation(), method.scheduler(), method.reuse())
         make_storable(build, policies)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"method.{key} = {first['input']!r}: {first['msg'].lower()}") from error
+        raise ConfigError(_mistake(error.errors()[0], build)) from error
     except ConfigError as error:
         if str(error).startswith("method."):
             raise
@@ -65,6 +66,25 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
     every = {**known, **options, **method.resolved}  # of another one, perhaps, that it is made from
     own = {key: value for key, value in every.items() if key in known and _plain(value)}
     return replace(method, resolved=json.loads(json.dumps(own)))  # as it is when read back
+
+
+def _mistake(first: ErrorDetails, build: Builder) -> str:
+    key = ".".join(str(part) for part in first["loc"])
+    known = _keys_of(build, str(first["loc"][0])) if first["loc"] else []
+    match first["type"]:
+        case "extra_forbidden":
+            return f"method.{key}: unknown key{nearest(str(first['loc'][-1]), known)}"
+        case "model_type" if known:
+            return f"method.{key} = {first['input']!r}: must be a table, of {', '.join(known)}"
+    return f"method.{key} = {first['input']!r}: {first['msg'].lower()}"
+
+
+def _keys_of(build: Builder, option: str) -> list[str]:
+    """Of an option that is a table."""
+    try:
+        return keys_in(get_type_hints(build).get(option))
+    except (NameError, TypeError):  # of a function of the user's own that is not a plain one
+        return []
 
 
 def _plain(value: object) -> bool:

@@ -58,8 +58,8 @@ class RunDirectory(RunFiles):
     def check_free(cls, path: Path) -> None:
         unwritten = cls(path).config.with_suffix(".tmp")
         if path.exists() and (not path.is_dir() or set(path.iterdir()) - {unwritten}):
-            over = cls(path).over
-            way_out = "" if over else f", or resume it with --resume {path}"
+            resumable = cls(path).begun and not cls(path).over
+            way_out = f", or resume it with --resume {path}" if resumable else ""
             raise ConfigError(f"{path}: exists already; choose another folder (--out){way_out}")
 
     @classmethod

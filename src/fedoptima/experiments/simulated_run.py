@@ -189,7 +189,9 @@ class _Run:
         finally:
             self._trace.close()  # also when the run fails: the trace says what led to it
         if simulation.outcome.failed:
-            reason, failure = self._explain(simulation.outcome.reason), simulation.failure
+            reason, failure = simulation.outcome.reason, simulation.failure
+            if not isinstance(failure, ConfigError):  # for what was given no time is to blame
+                reason = self._explain(reason)
             if self._directory is not None:
                 self._directory.write_failure(reason)
             raise run_failed(reason, failure) from failure

@@ -23,12 +23,16 @@ def check_output(output: object, wanted: Output, samples: int, task: Task) -> No
         if shape == (samples, *wanted.shape) or flat:
             return
         got = str(shape)
+        one_less = task.labels == "classes" and shape == (samples, wanted.size - 1)
+        hint = "; if your labels begin at 1, subtract 1 from them" if one_less else ""
     else:
         got = type(output).__name__
+        hint = ", and nothing beside it"
     what = f"{wanted.size} classes" if task.labels in ("classes", "shares") else "such labels"
     raise ConfigError(
         f"the model returns {got} for {samples} samples, but the data has {what}: it must return "
         f"{wanted.in_words(samples)}, which is {_EACH[task.predicts].format(size=wanted.size)}"
+        f"{hint}"
     )
 
 

@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from fedoptima.cli.errors import explained
-from fedoptima.cli.options import needing_extra
+from fedoptima.cli.options import in_brief, needing_extra
 from fedoptima.display.console import stdout
+
+_HELP = "Make the certificates by which a server and its devices know each other."
 
 certs = typer.Typer(
     name="certs",
     no_args_is_help=True,
-    help="Make the certificates by which a server and its devices know each other.",
+    help=_HELP,
+    short_help=_HELP,
 )
 
 Out = Annotated[
@@ -126,7 +129,7 @@ def revoke(
 
 
 for command in (init, device, revoke):
-    certs.command()(explained(command))
+    certs.command(short_help=in_brief(command))(explained(command))
 
 
 def _options(ca: Path, cert: Path, key: Path) -> str:

@@ -19,6 +19,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.display.console import plain_table, stdout
 
 _DEPTH = 3  # folders: runs/, a sweep in it, its runs
+_UNBROKEN = 10_000  # characters of a line that another program reads: a path stays whole
 
 
 class State(StrEnum):
@@ -76,6 +77,8 @@ def runs(
             roughly(row.seconds_ago),
             Text(row.path),
         )
+    if not console.is_terminal:
+        console.width = _UNBROKEN
     console.print(table)
     for row in rows:
         if row.failure:

@@ -74,7 +74,7 @@ class FleetLines(FleetView):
     def reading(self, what: str, done: int, total: int) -> None:
         if what != self._read:
             self._read = what
-            say(self._console, f"reading {what}")
+            say(self._console, what)
 
     def observe(self, watch: ServerWatch) -> None:
         fleet = watch.live.fleet
@@ -98,7 +98,7 @@ class FleetTable(FleetView):
     def reading(self, what: str, done: int, total: int) -> None:
         if self._is_time() or done == total:
             share = done / total if total else None
-            self._live.update(bar(f"reading {what}", share, f"{done:,} of {total:,}"), refresh=True)
+            self._live.update(bar(what, share, f"{done:,} of {total:,}"), refresh=True)
 
     def ready(self, address: Address) -> None:
         self._title += f", on {address}"

@@ -1,0 +1,59 @@
+"""What is given as a model and cannot be one: the error says so before anything is trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedoptima
+from fedoptima.core.errors import ConfigError
+
+INPUTS = torch.arange(32, dtype=torch.float32).view(8, 4) / 32
+LABELS = torch.arange(8) % 2
+
+
+class Both(nn.Module):
+    """Returns what it has found beside its predictions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        found = self.body(x).relu()
+        return self.head(found), found
+
+
+def refusal(model: object, labels: Tensor = LABELS) -> str:
+    with pytest.raises(ConfigError) as error:
+        fedoptima.simulate(
+            model=model,  # type: ignore[arg-type]
+            train=(INPUTS, labels),
+            test=(INPUTS, labels),
+            fleet={"server": {"gflops": 1.0}, "devices": [{"name": "d", "gflops": 0.01}]},
+            training={"batch_size": 4},
+            epochs=1,
+        )
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Both, "model=Both: is a class, not a model; call it: model=Both(...)"),
+        (refusal, "model=refusal: is a function, not a model; call it: model=refusal(...)"),
+        (3, "model: int is not a model; give an nn.Module, or a model's name"),
+    ],
+)
+def test_what_is_not_a_model_is_named(model: object, words: str) -> None:
+    assert refusal(model) == words
+
+
+def test_a_model_that_returns_more_than_its_predictions_is_refused_without_a_time() -> None:
+    assert refusal(Both()).endswith("(2, 2), which is (batch, 2), and nothing beside it")
+
+
+def test_labels_that_begin_at_1_are_recognised() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert refusal(model, LABELS + 1).endswith("if your labels begin at 1, subtract 1 from them")
