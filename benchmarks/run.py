@@ -19,6 +19,7 @@ from benchmarks.workloads import WORKLOADS
 MEASUREMENTS: dict[str, tuple[str, tuple[str, ...]]] = {  # the module, and what `measure` is given
     **{name: ("fl_against_loop", (name,)) for name in WORKLOADS},
     "fedoptima_workers": ("fedoptima_workers", ()),
+    "modelled_workers": ("modelled_workers", ()),
     "dry_scale": ("dry_scale", ()),
     "start_up": ("start_up", ()),
     "network_device": ("network_device", ()),

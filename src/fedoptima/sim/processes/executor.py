@@ -149,7 +149,7 @@ class Processes:
         if self._schedule is None:
             if self.plan is None:
                 raise InvariantBroken("there is work before there is a plan")
-            self._crew = Crew(self._workers, self._memory, self._workload, self.plan, self._build)
+            self._crew = self._engage(self.plan)
             self._schedule = Schedule(
                 self._crew, self._workers, self._queues, self._new_value, self._free
             )
@@ -160,6 +160,9 @@ class Processes:
                     self._seen[device] = known = Item(0, SERVER, Forget(device))
                     known.reply = Done(0, fault=fault)
         return self._schedule
+
+    def _engage(self, plan: Plan) -> Crew:
+        return Crew(self._workers, self._memory, self._workload, plan, self._build)
 
     def close(self) -> None:
         if self._crew is not None:

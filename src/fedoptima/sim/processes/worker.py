@@ -49,7 +49,7 @@ from fedoptima.sim.processes.shared_memory import Place, Region, SharedMemory, a
 
 BuildDevice = Callable[[NodeId], DeviceEngine]
 _KEPT_FREE = 2**26  # bytes
-_REPORT_AFTER = 0.015  # seconds: what is done in less is reported together
+REPORT_AFTER = 0.015  # seconds: what is done in less is reported together
 
 
 def work(
@@ -133,7 +133,7 @@ class _Worker:
             done = self._execute(order)
             now = time.monotonic()
             self._done.append(done._replace(seconds=now - began))
-            if not (self._first or self._orders) or now - reported >= _REPORT_AFTER:
+            if not (self._first or self._orders) or now - reported >= REPORT_AFTER:
                 self._report()
                 reported = now
 
