@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from fedoptima import resume
+from fedoptima.core.errors import RunFailed
 from fedoptima.core.events import Ended
 from fedoptima.core.types import SERVER
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import PatientWriter, TraceFile, read_records
 from fedoptima.verification.replay import replay
-from tests.experiments.runs import run
+from tests.experiments.runs import data, network, run
 from tests.support.file_sizes import largest_file
 
 FULL = range(20, 60)  # events
@@ -49,6 +53,22 @@ def test_a_simulation_goes_on_while_its_disk_is_full(
     assert found.difference is None
     assert found.records == result.events
     assert not found.gaps
+
+
+def test_a_disk_that_is_full_at_the_end_is_named_and_the_run_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    folder, full, events = tmp_path / "run", ExitStack(), count()
+
+    def disk() -> bool:
+        if next(events) == FULL.start:
+            full.enter_context(largest_file(10))
+        return False
+
+    with full, pytest.raises(RunFailed, match=r"cannot be written .*fedoptima\.resume\("):
+        run(epochs=1.0, out=folder, checkpoint_every=0, interrupted=disk)
+    resumed = resume(folder, model=network(), train=data(), test=data(48, seed=1))
+    assert resumed.weights_digest == run(epochs=1.0).weights_digest
 
 
 def test_records_wait_for_room_and_it_is_said_once(

@@ -16,7 +16,14 @@ from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.saved_accounts import Unfit
 from fedoptima.config.schema import Recipe
-from fedoptima.core.errors import ConfigError, FedOptimaError, Stalled, TrainingDiverged, run_failed
+from fedoptima.core.errors import (
+    ConfigError,
+    FedOptimaError,
+    RunFailed,
+    Stalled,
+    TrainingDiverged,
+    run_failed,
+)
 from fedoptima.core.progress import Progress
 from fedoptima.experiments.assembly import Simulated
 from fedoptima.experiments.metrics_file import MetricsFile
@@ -187,7 +194,8 @@ class _Run:
         except Stalled as error:
             raise Stalled(self._explain(str(error))) from error
         finally:
-            self._trace.close()  # also when the run fails: the trace says what led to it
+            with self._written("trace"):
+                self._trace.close()  # also when the run fails: the trace says what led to it
         if simulation.outcome.failed:
             reason, failure = simulation.outcome.reason, simulation.failure
             if not isinstance(failure, ConfigError):  # for what was given no time is to blame
@@ -275,8 +283,21 @@ class _Run:
             directory=self._directory.path if self._directory else None,
         )
         if self._directory is not None:
-            self._directory.write_result(result)
+            with self._written("result"):
+                self._directory.write_result(result)
         return result
+
+    @contextmanager
+    def _written(self, what: str) -> Iterator[None]:
+        """All is done, and a full disk is the user's: a simulation can be repeated, and ends."""
+        try:
+            yield
+        except OSError as error:
+            path = self._directory.path if self._directory else ""
+            raise RunFailed(
+                f"{path}: the {what} cannot be written ({error.strerror}); make room, and resume "
+                f"it with --resume {path}"
+            ) from error
 
 
 class _Clock:
