@@ -140,7 +140,7 @@ class Soak:
                 self._start(name)
             began = time.monotonic()
             faults = asyncio.create_task(self._make_faults(relay))
-            while server.poll() is None and not faults.done():
+            while server.poll() is None and not (faults.done() and faults.exception()):
                 self._read(server.pid, time.monotonic() - began)
                 await asyncio.sleep(EVERY)
             if faults.done():
@@ -217,8 +217,10 @@ class Soak:
                 relay.cut(chance)
             elif name in self._away:
                 continue
+            elif device.poll() == 0:
+                return  # the run is over, and the server says so to the others
             elif device.poll() is not None:
-                raise SystemExit(f"{name} has ended by itself: {self._said(name)}")
+                raise RuntimeError(f"{name} has ended by itself: {self._said(name)}")
             elif fault == "stop":
                 device.send_signal(signal.SIGSTOP)
                 self._later(patience, lambda device=device: device.send_signal(signal.SIGCONT))
