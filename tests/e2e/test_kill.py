@@ -347,12 +347,15 @@ def test_a_connection_is_half_open(tmp_path: Path) -> None:
         noticed = time.monotonic() - paused
         first.go_on()
         server.says("pi-1 joined", times=2)
+        devices = first, other
+        said = [device.said.count("trying again") for device in devices]  # the first has, before
         server.pause()
-        for device in (first, other):
-            device.says("trying again")
+        for device, times in zip(devices, said, strict=True):
+            device.says("trying again", times + 1)
         server.go_on()
+        server.says("pi-1 joined", times=3)  # who is away when it stops does not hear of it
         server.says("pi-2 joined", times=2)
-        stop(server, first, other)
+        stop(server, *devices)
         recorded(run)
     # The documented bound, with room for a busy machine; without the setting it takes a minute.
     assert noticed < TIMEOUTS.keepalive_every + TIMEOUTS.keepalive_answer + 10
