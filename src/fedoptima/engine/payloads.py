@@ -98,24 +98,6 @@ def propagate(activation: object, gradients: Tensors) -> None:
     torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
 
-def propagate_loss(loss: Tensor) -> None:
-    """The backward pass. Of one number on a CPU it is begun without torch's checks of the many
-    other things that it could be of, which take as long as the pass through a small network."""
-    if loss.is_cuda or loss.dim():
-        loss.backward()  # type: ignore[no-untyped-call]
-        return
-    begin = torch.autograd.Variable._execution_engine.run_backward
-    begin(
-        (loss,),
-        (torch.ones_like(loss),),
-        False,
-        False,
-        (),
-        allow_unreachable=True,
-        accumulate_grad=True,
-    )
-
-
 def under(prefix: str, tensors: Tensors) -> Tensors:
     """Those whose names begin with the prefix, without it."""
     return {

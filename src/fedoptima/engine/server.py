@@ -37,7 +37,6 @@ from fedoptima.engine.payloads import (
     copy_of,
     gradients_of,
     pack,
-    propagate_loss,
     rebuild_activation,
 )
 from fedoptima.engine.robustness import Parts
@@ -121,7 +120,7 @@ class ServerEngine(ServerModel):
         loss = self._workload.loss(cast(Tensor, output), labels)
         loss = self._losses.changed(loss, job.origin, learner)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss
-        propagate_loss(weighted)
+        weighted.backward()  # type: ignore[no-untyped-call]
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
             self._robustness.limit(job.origin, learner, activation)
