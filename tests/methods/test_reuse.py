@@ -158,8 +158,8 @@ def test_a_run_with_reuse_is_replayed_to_the_same_weights(name: str, tmp_path: P
     ("options", "message"),
     [
         ({"reuse": {"uses": 0}}, r"method\.reuse\.uses = 0: input should be greater"),
-        ({"reuse": {"batch": 3}}, r"method\.reuse\.batch = 3: extra inputs are not permitted"),
-        ({"reuse": 1}, r"method\.reuse = 1: input should be a valid dictionary"),
+        ({"reuse": {"batch": 3}}, r"method\.reuse\.batch: unknown key; did you mean 'batches'"),
+        ({"reuse": 1}, r"method\.reuse = 1: must be a table, of batches"),
         ({"reuse": {}, "auxiliary": "none"}, r"method\.reuse: devices that wait for the server"),
     ],
 )
