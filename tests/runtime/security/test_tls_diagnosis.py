@@ -69,6 +69,17 @@ def test_a_certificate_the_server_does_not_trust(ours: Path, theirs: Path) -> No
     assert "fedoptima certs device pi-1" in why
 
 
+def test_a_certificate_that_was_let_in_before_is_not_one_that_is_refused(
+    ours: Path, theirs: Path
+) -> None:
+    """A starved server hangs up as well, and so does a link that breaks."""
+    device = device_of(theirs, ca=bundle(theirs, ours))
+    before = device.cert.read_bytes()
+    with server(server_of(ours)) as address:  # as if it were one that has no time
+        assert diagnose(address, device, let_in_with=before) is None
+        assert diagnose(address, device, let_in_with=b"another") is not None
+
+
 def test_a_certificate_that_has_expired_since_the_device_began(ours: Path) -> None:
     make_device(ours, "old", start=NOW - timedelta(days=9), days=1)
     with server(server_of(ours)) as address:

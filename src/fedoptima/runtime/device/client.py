@@ -7,6 +7,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +112,7 @@ class Device:
         records = state.path.with_suffix(".records")
         self._spool = Spool(records, self.name, self._clock, self._disk)
         self._process = secrets.token_hex(8)
+        self._let_in_with = b""  # the certificate
         self._node: DeviceNode | None = None
         self._compute: Compute | None = None
         self._backoff = Backoff(
@@ -193,6 +195,9 @@ class Device:
         )
         welcome = await link.introduce(hello, self._patience)
         self._backoff.connected()
+        if self._tls is not None:
+            with suppress(OSError):  # missing while it is renewed
+                self._let_in_with = self._tls.cert.read_bytes()
         others = mixture(welcome)
         self._log.info("connected to %s%s", self._server, f" ({others})" if others else "")
         if node is None or node.run != welcome.run:
@@ -278,8 +283,13 @@ class Device:
             raise _Over(details)
         if code in _FINAL:
             raise Refused(f"{self._server} refused this device: {details}") from error
-        patience = self._patience
-        found = await asyncio.to_thread(diagnose, self._server, self._tls, timeout=patience)
+        found = await asyncio.to_thread(
+            diagnose,
+            self._server,
+            self._tls,
+            let_in_with=self._let_in_with,
+            timeout=self._patience,
+        )
         if found is not None:
             raise Refused(found) from error
         return details or code.name

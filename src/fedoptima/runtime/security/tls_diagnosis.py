@@ -3,7 +3,9 @@
 gRPC says too little: its server closes the connection on a certificate it refuses without a TLS
 alert, which the device sees as "Socket closed", as if the server had stopped. So the device shakes
 hands once more, with the same files, through Python's ssl module, whose errors are exact. A server
-that accepts a device speaks first (HTTP/2 settings); one that hangs up instead has refused it.
+that accepts a device speaks first (HTTP/2 settings); one that hangs up instead has refused it. But
+so does one that is starved of time, and a link that breaks just then: a server that has let this
+certificate in before has not refused it.
 """
 
 from __future__ import annotations
@@ -22,19 +24,27 @@ from fedoptima.runtime.timeouts import DEFAULT
 _NOT_YET_VALID, _EXPIRED, _OTHER_NAME, _OTHER_ADDRESS = 9, 10, 62, 64
 # What OpenSSL calls an answer that is no TLS: one name up to 3.1, the other since.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-_ATTEMPTS = 2  # a server that hangs up because it is being stopped does not do it twice
+_ATTEMPTS = 3  # a server that hangs up because it is being stopped does not do it again
 
 
 def diagnose(
-    server: Address, tls: DeviceTLS | None, *, timeout: float = DEFAULT.handshake
+    server: Address,
+    tls: DeviceTLS | None,
+    *,
+    let_in_with: bytes = b"",
+    timeout: float = DEFAULT.handshake,
 ) -> str | None:
     """One sentence on why trying again is no use; None if it may be of use.
 
+    ``let_in_with``: the certificate, as its file, with which the server let this device in before.
     To be called after a connection has failed, on a thread that may block for some timeouts.
     """
     try:
         for _ in range(_ATTEMPTS):
-            reason = _plain(server, timeout) if tls is None else _encrypted(server, tls, timeout)
+            if tls is None:
+                reason = _plain(server, timeout)
+            else:
+                reason = _encrypted(server, tls, let_in_with, timeout)
             if reason is None:
                 return None
         return reason
@@ -58,7 +68,7 @@ def _plain(server: Address, timeout: float) -> str | None:
         )
 
 
-def _encrypted(server: Address, tls: DeviceTLS, timeout: float) -> str | None:
+def _encrypted(server: Address, tls: DeviceTLS, let_in_with: bytes, timeout: float) -> str | None:
     tls.check(common_name(read_certificates(tls.cert)[0]))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(tls.ca)
@@ -72,7 +82,9 @@ def _encrypted(server: Address, tls: DeviceTLS, timeout: float) -> str | None:
         except ssl.SSLError as error:
             return _no_tls(server) if error.reason in _NO_TLS else None
         with secure:
-            return None if _speaks(secure) else _about_the_device(server, tls)
+            if _speaks(secure) or tls.cert.read_bytes() == let_in_with:
+                return None
+            return _about_the_device(server, tls)
 
 
 def _speaks(connection: ssl.SSLSocket) -> bool:
