@@ -14,15 +14,12 @@ import pytest
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.events import Connected, Event
-from fedoptima.core.server import ServerCore
-from fedoptima.core.settings import ServerSettings
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.fuzzing.campaign import find_methods
-from fedoptima.fuzzing.nodes import Checkpoint, DeviceProcess
+from fedoptima.fuzzing.nodes import Checkpoint, DeviceProcess, new_core
 from fedoptima.fuzzing.script import Fault, Kind, Script, draw
 from fedoptima.fuzzing.world import World
 from fedoptima.named_code import NO_CODE
-from fedoptima.testing.toy import BATCH
 from fedoptima.trace.record import Record
 from fedoptima.verification.core_replay import replay_trace
 
@@ -99,14 +96,7 @@ def played(seed: int) -> tuple[Script, list[Record]]:
 
 
 def check(script: Script, records: Iterable[Record]) -> None:
-    settings = ServerSettings(
-        script.stop,
-        devices=script.gather,
-        patience=script.patience,
-        batch_size=BATCH,
-        iterations=script.iterations,
-    )
-    verdict = replay_trace(records, lambda: ServerCore(script.make_method(), settings))
+    verdict = replay_trace(records, lambda: new_core(script))
     assert verdict.difference is None, f"seed {script.seed}: {verdict.difference}"
 
 

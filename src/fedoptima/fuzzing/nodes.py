@@ -128,6 +128,18 @@ class Checkpoint:
     books: Books
 
 
+def new_core(script: Script) -> ServerCore:
+    """A server at the beginning of its run."""
+    settings = ServerSettings(
+        script.stop,
+        devices=script.gather,
+        patience=script.patience,
+        batch_size=BATCH,
+        iterations=script.iterations,
+    )
+    return ServerCore(script.make_method(), settings)
+
+
 class ServerProcess:
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -143,15 +155,8 @@ class ServerProcess:
 
     def begin(self) -> None:
         """A run from its beginning: there is nothing to resume."""
-        script, method = self._script, self._script.make_method()
-        settings = ServerSettings(
-            script.stop,
-            devices=script.gather,
-            patience=script.patience,
-            batch_size=BATCH,
-            iterations=script.iterations,
-        )
-        self.core = ServerCore(method, settings)
+        method = self._script.make_method()
+        self.core = new_core(self._script)
         self.engine = ToyServer(per_device=method.training is ServerTraining.PER_DEVICE)
         self.books = Books(method)
         self.checkpoints.clear()
