@@ -186,7 +186,7 @@ def test_absences_and_problems_are_told() -> None:
     assert said(words.absences, base) == ""
     gone = with_lane(base, FAST, {Kind.AWAY: (0.5, 0.7)})
     assert said(words.absences, gone) == "fast was away, 12.0 s in all."
-    broken = replace(base, problems=((SLOW, "disk full."),))
+    broken = replace(base, summary=replace(base.summary, problems=((SLOW, "disk full."),)))
     assert said(words.absences, broken) == "slow had a problem: disk full."
 
 

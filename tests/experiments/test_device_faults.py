@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from torch import nn
 
 from fedoptima.core.effects import Note
+from fedoptima.core.errors import FedOptimaError
+from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.trace.reader import read_trace
 from tests.experiments.runs import run
 
@@ -18,20 +21,37 @@ def batch_normed() -> nn.Module:
     return nn.Sequential(first, nn.Linear(8, 3))
 
 
-def test_a_device_with_one_sample_that_batch_norm_refuses_leaves_the_run(tmp_path: Path) -> None:
+def one_sample(tmp_path: Path) -> dict[str, object]:
     rows = tmp_path / "rows.json"
     rows.write_text(
         json.dumps({"slow": [0], "middle": list(range(1, 48)), "fast": list(range(48, 96))})
     )
-    result = run(
-        model=batch_normed(),
-        data={"partition": {"kind": "file", "file": str(rows)}},
-        out=tmp_path / "run",
-    )
+    return {"partition": {"kind": "file", "file": str(rows)}}
+
+
+def test_a_device_with_one_sample_that_batch_norm_refuses_leaves_the_run(tmp_path: Path) -> None:
+    result = run(model=batch_normed(), data=one_sample(tmp_path), out=tmp_path / "run")
     assert result.reason == "3 epochs done"
     effects = [
         effect for r in read_trace(tmp_path / "run" / "trace.jsonl.gz") for effect in r.effects
     ]
     (note,) = [effect for effect in effects if isinstance(effect, Note)]
     assert (note.kind, note.about) == ("device failed", "slow")
-    assert note.text.startswith("ValueError: Expected more than 1 value per channel")
+    assert note.text.startswith("batch normalisation cannot learn from a batch of one sample")
+    assert "at least 2" in note.text  # the way out
+
+
+@pytest.mark.parametrize("method", ["fedoptima", "fl", "splitfed"])
+def test_batch_norm_and_batches_of_one_sample_are_told_with_the_way_out(method: str) -> None:
+    with pytest.raises(FedOptimaError, match=r"one sample: set training=.*to at least 2"):
+        run(model=batch_normed(), method=method, training={"batch_size": 1})
+
+
+def test_a_device_that_failed_is_named_in_result_and_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = run(model=batch_normed(), data=one_sample(tmp_path), out=tmp_path / "run")
+    (warning,) = [text for text in result.warnings if "had a problem" in text]
+    assert warning.startswith("slow had a problem: ")
+    assert warning in caplog.messages
+    assert RunDirectory(tmp_path / "run").read_result().warnings == result.warnings

@@ -139,9 +139,8 @@ def test_names_and_errors_cannot_become_markup() -> None:
     run = replace(
         base,
         label=evil,
-        summary=replace(base.summary, usage=usage),
+        summary=replace(base.summary, usage=usage, problems=((NodeId(evil), evil),)),
         timeline=replace(base.timeline, lanes=lanes),
-        problems=((NodeId(evil), evil),),
     )
     reader = read([run, base], Page(evil, evil, [evil]))
     assert not any(tag == "img" for tag, _ in reader.elements)

@@ -12,6 +12,7 @@ from fedoptima.analysis.balance import BalanceAccount
 from fedoptima.analysis.curve import CourseAccount
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.memory import MemoryAccount
+from fedoptima.analysis.problems import ProblemAccount
 from fedoptima.analysis.saved_accounts import Saved, restore, save
 from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.staleness import StalenessAccount
@@ -35,6 +36,7 @@ class Accounts:
         self._memory = MemoryAccount(self.server_state)
         self._staleness = StalenessAccount(self.server_state)
         self._work = WorkAccount(self._balance)
+        self._problems = ProblemAccount()
 
     def observe(self, record: Record) -> None:
         self.course.observe(record)
@@ -46,6 +48,7 @@ class Accounts:
             self._memory.observe(record)
             self._staleness.observe(record)
             self._work.observe(record)
+            self._problems.observe(record)
 
     def save(self) -> Saved:
         """For a checkpoint."""
@@ -74,6 +77,7 @@ class Accounts:
             balance=self._balance.balance(),
             work=self._work.work(),
             reused_samples=self.course.reused_samples,
+            problems=tuple(self._problems.problems),
         )
 
 

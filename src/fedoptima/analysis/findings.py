@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from fedoptima.analysis.curve import shown_metrics
 from fedoptima.analysis.formatting import brief, counted, duration, listed, megabytes, percent
 from fedoptima.analysis.influence import influence_warnings
+from fedoptima.analysis.problems import in_words
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
 from fedoptima.core.text import cut
@@ -191,8 +192,7 @@ def absences(view: RunView) -> Iterator[str]:
         total = duration(sum(away.values()))
         each = "was away" if len(gone) == 1 else "were away at times"
         yield f"{listed(gone)} {each}, {total} in all."
-    for device, error in view.problems:
-        yield f"{device} had a problem: {error.rstrip('.')}."
+    yield from in_words(view.summary.problems)
 
 
 def doubts(view: RunView) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Warnings: a device whose part of the merges and of the data differ a lot."""
+"""What a result warns of, above all a device whose part of merges and of data differ a lot."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from typing import Final
 
 from fedoptima.analysis.balance import Balance, Contribution
 from fedoptima.analysis.formatting import listed, percent
+from fedoptima.analysis.problems import in_words
+from fedoptima.analysis.summary import Summary
 from fedoptima.core.types import NodeId
 
 # At the paper's spread of speeds (1 to 9) the slowest device has a seventeenth of its share.
 WARNING_FACTOR: Final = 20.0
 
 _BARRIER = ("fl", "splitfed", "pipar", "cse_fsl")
+
+
+def warnings_of(summary: Summary, method: str) -> Iterator[str]:
+    """All that a result warns of."""
+    yield from in_words(summary.problems)
+    yield from influence_warnings(summary.balance, method)
 
 
 def influence_warnings(balance: Balance, method: str) -> Iterator[str]:

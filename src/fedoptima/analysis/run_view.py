@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.summary import Summary
 from fedoptima.analysis.timeline import Timeline, TimelineAccount
-from fedoptima.core.effects import DOUBTS, PROBLEMS, Effect, Halt, Note
+from fedoptima.core.effects import DOUBTS, Effect, Halt, Note
 from fedoptima.core.events import Extended, JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join
 from fedoptima.core.plan import Plan, recorded_plan
-from fedoptima.core.text import cut, short_name
+from fedoptima.core.text import short_name
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.description import RunDescription
 from fedoptima.trace.record import Record
 
-_MOST_PROBLEMS = 20  # listed one by one
+_MOST_DOUBTS = 20  # listed one by one
 _PROGRESS_EVERY = 5000  # records
 
 
@@ -34,7 +34,6 @@ class RunView:
     timeline: Timeline
     joins: Mapping[NodeId, Join]  # how each device introduced itself last
     plan: Plan | None  # None: nothing is planned yet
-    problems: tuple[tuple[NodeId, str], ...]  # devices' errors, as the server heard of them
     halt: Halt | None  # None: the run has not ended, or was killed
     records: int
     doubts: tuple[Note, ...] = ()  # what a device said of itself and was not used as it is
@@ -72,7 +71,6 @@ def view_of(
         timeline=timeline.timeline(),
         joins=dict(sorted(facts_seen.joins.items())),
         plan=facts_seen.plan,
-        problems=tuple(facts_seen.problems),
         halt=facts_seen.halt,
         records=count,
         doubts=tuple(facts_seen.doubts.values()),
@@ -84,7 +82,6 @@ class _Seen:
 
     def __init__(self) -> None:
         self.joins: dict[NodeId, Join] = {}
-        self.problems: list[tuple[NodeId, str]] = []
         self.doubts: dict[tuple[str, NodeId], Note] = {}
         self.halt: Halt | None = None
         self.plan: Plan | None = None
@@ -103,9 +100,5 @@ class _Seen:
     def _effect(self, effect: Effect) -> None:
         if isinstance(effect, Halt):
             self.halt = self.halt or effect
-        elif isinstance(effect, Note) and effect.kind in DOUBTS:
-            if len(self.doubts) < _MOST_PROBLEMS:
-                self.doubts.setdefault((effect.kind, effect.about), effect)
-        elif isinstance(effect, Note) and effect.kind in PROBLEMS:
-            self.problems.append((effect.about, cut(effect.text or effect.kind)))
-            del self.problems[_MOST_PROBLEMS:]
+        elif isinstance(effect, Note) and effect.kind in DOUBTS and len(self.doubts) < _MOST_DOUBTS:
+            self.doubts.setdefault((effect.kind, effect.about), effect)

@@ -11,6 +11,7 @@ from fedoptima.analysis.balance import Balance
 from fedoptima.analysis.curve import START, Point, Throughput, throughput, throughput_between
 from fedoptima.analysis.idle_time import Usage
 from fedoptima.analysis.memory import Memory
+from fedoptima.analysis.problems import Problem
 from fedoptima.analysis.staleness import Staleness
 from fedoptima.analysis.traffic import Traffic, Volume
 from fedoptima.analysis.work import Work
@@ -44,6 +45,7 @@ class Summary:
     balance: Balance
     work: Work
     reused_samples: int = 0  # that the server has trained on again
+    problems: tuple[Problem, ...] = ()  # of devices, as the server heard of them
 
     # ---- time --------------------------------------------------------------------------------
 

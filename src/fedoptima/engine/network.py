@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from fedoptima.core.errors import ConfigError
 from fedoptima.engine.payloads import Tensors
 from fedoptima.engine.precision import Forward, as_it_is
+
+_ONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's words
 
 
 class Network:
@@ -60,4 +63,13 @@ class Network:
             for owner, attribute, name in self._places:
                 setattr(owner, attribute, tensors[name])
             self._caller = caller
-        return self._forward(self.module, value)
+        try:
+            return self._forward(self.module, value)
+        except ValueError as error:
+            if not str(error).startswith(_ONE_SAMPLE):
+                raise
+            raise ConfigError(
+                "batch normalisation cannot learn from a batch of one sample: set "
+                "training.batch_size to at least 2 (method.micro_batches to at most half of it), "
+                "give each device at least 2 samples, or use nn.GroupNorm in the model"
+            ) from error

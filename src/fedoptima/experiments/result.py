@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedoptima.analysis.curve import Point
 from fedoptima.analysis.formatting import accuracies, busy, duration, megabytes, percent
 from fedoptima.analysis.idle_time import Usage
-from fedoptima.analysis.influence import influence_warnings
+from fedoptima.analysis.influence import warnings_of
 from fedoptima.analysis.summary import Summary
 from fedoptima.config.schema import Recipe
 from fedoptima.core.plan import Plan
@@ -169,8 +169,8 @@ class Result:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Devices whose part of the merges and of the data differ a lot, and the way out."""
-        return tuple(influence_warnings(self.summary.balance, self.method))
+        """Devices that had a problem, or whose part of the merges and of the data differ a lot."""
+        return tuple(warnings_of(self.summary, self.method))
 
     # ---- as it is shown ----------------------------------------------------------------------
 
