@@ -8,6 +8,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image
@@ -292,6 +293,23 @@ def test_data_by_device_that_do_not_fit_say_whose(train: object, message: str) -
 def test_the_name_of_a_file_is_not_data_and_the_error_shows_where_it_goes() -> None:
     with pytest.raises(ConfigError, match=r"'my\.csv' is a name.*data=\{'name': 'csv'"):
         as_dataset("my.csv", (X, Y))
+
+
+def test_a_data_frame_is_told_how_its_rows_are_given() -> None:
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0], "label": [0, 1]})
+    with pytest.raises(
+        ConfigError, match=r"a DataFrame of pandas is not read; .*to_dict\('records'\)"
+    ):
+        as_dataset(frame, frame)
+    rows, choice = frame.to_dict("records"), Choice(("a", "b"), "label")
+    assert inputs(as_dataset(rows, rows, choice=choice)).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+def test_items_that_are_no_pairs_are_told_how_to_give_several_inputs() -> None:
+    with pytest.raises(
+        ConfigError, match=r"item 0 is tuple of 3, not a pair .*Task\(read=\.\.\.\)"
+    ):
+        as_dataset([(X[0], X[1], 0)], PAIRS)
 
 
 def test_training_data_alone_are_enough_where_they_are_asked_for() -> None:

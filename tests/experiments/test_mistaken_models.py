@@ -25,12 +25,12 @@ class Both(nn.Module):
         return self.head(found), found
 
 
-def refusal(model: object, labels: Tensor = LABELS) -> str:
+def refusal(model: object, labels: Tensor = LABELS, inputs: Tensor = INPUTS) -> str:
     with pytest.raises(ConfigError) as error:
         fedoptima.simulate(
             model=model,  # type: ignore[arg-type]
-            train=(INPUTS, labels),
-            test=(INPUTS, labels),
+            train=(inputs, labels),
+            test=(inputs, labels),
             fleet={"server": {"gflops": 1.0}, "devices": [{"name": "d", "gflops": 0.01}]},
             training={"batch_size": 4},
             epochs=1,
@@ -54,6 +54,36 @@ def test_a_model_that_returns_more_than_its_predictions_is_refused_without_a_tim
     assert refusal(Both()).endswith("(2, 2), which is (batch, 2), and nothing beside it")
 
 
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
 def test_labels_that_begin_at_1_are_recognised() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    assert refusal(model, LABELS + 1).endswith("if your labels begin at 1, subtract 1 from them")
+    assert refusal(small(), LABELS + 1).endswith("if your labels begin at 1, subtract 1 from them")
+
+
+def test_a_lazy_module_is_named_before_its_weights_are_missed() -> None:
+    text = refusal(nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(2)))
+    assert text.startswith("model: 1 (LazyLinear) has no weights before its first call; call the")
+
+
+def test_a_model_in_another_number_format_is_told_the_way_out() -> None:
+    assert refusal(small().double()).endswith(
+        "the model must be in float32: convert it with .float()"
+    )
+
+
+@pytest.mark.parametrize("inputs", [INPUTS.to(torch.uint8), (32 * INPUTS).long() - 5])
+def test_whole_numbers_for_a_model_that_takes_others_are_told_the_way_out(inputs: Tensor) -> None:
+    assert refusal(small(), inputs=inputs).endswith(
+        "no token ids, give them as such: inputs.float()"
+    )
+
+
+class Pair(nn.Module):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+
+def test_one_input_for_a_model_that_takes_two_is_told_how_to_give_two() -> None:
+    assert refusal(Pair()).endswith("in place of one x: ((a, b), labels)")

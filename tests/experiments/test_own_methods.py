@@ -288,6 +288,37 @@ def test_a_builder_that_makes_something_else_is_refused() -> None:
         run(method=lambda devices: "fl")
 
 
+def made_already(devices: int) -> Method:
+    base = fl(devices)
+    return replace(base, aggregation=base.aggregation())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (lambda devices, *, mu: fl(devices), "method={'mu': ...}: is missing; set it, or give it"),
+        (lambda: fl(1), "method=custom: is not a method: it must take the number of devices"),
+        (fl(3), "method: a Method (fl) is given; give the function that makes it of the number of"),
+        (made_already, "its aggregation is a Barrier that is made already, and each server needs"),
+    ],
+)
+def test_what_is_no_method_is_told_the_way_out(method: object, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        run(method=method)
+    assert words in str(error.value)
+
+
+def test_a_hook_that_fails_is_told_with_its_line_and_the_names_of_the_weights() -> None:
+    def wrong(loss: Tensor, weights: dict[str, Tensor], received: dict[str, Tensor]) -> Tensor:
+        return loss + weights["head"].sum()
+
+    with pytest.raises(
+        Exception, match=r"fails: KeyError: 'head' \(.*test_own_methods.py, line"
+    ) as e:
+        run(method=lambda devices: replace(fl(devices), local_loss=wrong))
+    assert "weights and received are by name: " in str(e.value)
+
+
 def test_a_hook_that_returns_a_loss_per_sample_is_refused() -> None:
     def wrong(loss: Tensor, weights: object, received: object) -> Tensor:
         return torch.stack([loss, loss])

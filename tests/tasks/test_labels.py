@@ -60,6 +60,13 @@ def test_numbers_are_bounded_by_those_of_the_data() -> None:
         ("multi-label", torch.tensor([[0.0, 2.0]]), 2, "outside of 0 to 1 in row 0"),
         ("regression", torch.tensor([float("inf")]), 1, "NaN or infinite in row 0"),
         ("classification", torch.zeros(2, 3, dtype=torch.int64), 1, "choose task = 'token-level'"),
+        ("classification", torch.tensor([[0], [1]]), 2, r"for each sample: labels.squeeze\(1\)$"),
+        (
+            "classification",
+            torch.eye(3).long(),
+            3,
+            r"labels.argmax\(1\); or choose task = 'multi-l",
+        ),
     ],
 )
 def test_labels_that_do_not_fit_are_named(

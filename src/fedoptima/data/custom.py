@@ -181,6 +181,9 @@ def _describe(train: Samples, test: Split, classes: int) -> tuple[Kind, dict[str
         (low, high), (test_low, test_high) = train.extent, test.extent
         least = int(min(low, test_low))
         if least < 0:
-            raise ConfigError(f"token ids go down to {least}; 0 is the padding, the least")
+            raise ConfigError(
+                f"token ids go down to {least}; 0 is the padding, the least. If these are numbers "
+                "and no token ids, give them as such: inputs.float()"
+            )
         return "text", text_facts(example, 1 + int(max(high, test_high)), classes), token_ids
     return "custom", {"classes": classes}, prepare

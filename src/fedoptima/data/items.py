@@ -108,7 +108,11 @@ class Source:
         if isinstance(item, Mapping):
             item = self.choice.pair(item, where)
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ConfigError(f"{where} is {type(item).__name__}, not a pair (x, y)")
+            length = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+            raise ConfigError(
+                f"{where} is {type(item).__name__}{length}, not a pair (x, y); several inputs are "
+                "one x, a tuple or a dict of tensors, and Task(read=...) makes pairs of other items"
+            )
         label = as_label(item[1], f"{self.where}: the label of item {number}")
         return as_sample(item[0], where), label
 

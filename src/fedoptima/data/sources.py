@@ -56,6 +56,11 @@ def opened(data: object, where: str, choice: Choice) -> Split | Any:
             f"{where}: {str(data)!r} is a name; {WAYS}. A file is named without train and test: "
             "data={'name': 'csv', 'directory': 'data', 'file': 'patients.csv', 'label': 'state'}"
         )
+    if hasattr(data, "iloc"):
+        raise ConfigError(
+            f"{where}: a {type(data).__name__} of pandas is not read; give its rows: "
+            "frame.to_dict('records'), and name its columns: data={'label': ..., 'features': [...]}"
+        )
     if isinstance(data, tuple | list) and len(data) == 2 and not choice.is_row(data[0]):
         return Split(as_inputs(data[0], where), as_labels(data[1], where))
     if isinstance(data, DataLoader):

@@ -18,6 +18,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import NodeId
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.payloads import Tensors, copy_of
+from fedoptima.preprocess.user_code import line_of, reason_of
 
 Weights = Mapping[str, Tensor]
 LocalLoss = Callable[[Tensor, Weights, Weights], Tensor]
@@ -26,7 +27,13 @@ LocalLoss = Callable[[Tensor, Weights, Weights], Tensor]
 def changed_loss(hook: LocalLoss, loss: Tensor, learner: Learner, received: Tensors) -> Tensor:
     """The loss that the hook makes of ``loss``."""
     weights = learner.trained()
-    made: object = hook(loss, weights, {name: received[name] for name in weights})
+    try:
+        made: object = hook(loss, weights, {name: received[name] for name in weights})
+    except Exception as error:
+        raise ConfigError(
+            f"the method's local_loss(loss, weights, received) fails: {reason_of(error)}"
+            f"{line_of(error)}; weights and received are by name: {', '.join([*weights][:3])} ..."
+        ) from error
     if not isinstance(made, Tensor) or made.numel() != 1:
         found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
         raise ConfigError(f"the method's local_loss returned {found}: it must return one loss")

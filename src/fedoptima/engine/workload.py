@@ -30,6 +30,7 @@ from fedoptima.engine.evaluation import (
     start_evaluation,
 )
 from fedoptima.engine.local_loss import LocalLoss
+from fedoptima.engine.misfit import remedy
 from fedoptima.engine.network import Network
 from fedoptima.engine.optimizer import OURS, LearnerCode, build_optimizer
 from fedoptima.engine.payloads import AUXILIARY
@@ -282,7 +283,7 @@ class Workload:
         except Exception as error:
             raise ConfigError(
                 f"the model does not take this data (a batch of {shapes_in_words(self.example)}): "
-                f"{error}"
+                f"{error}{remedy(self.model, self.example, error)}"
             ) from error
         check_output(output, self.planning.output, samples_in(self.example), self.task)
         assert isinstance(output, Tensor)

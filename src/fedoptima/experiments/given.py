@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedoptima.config.schema import DataConfig, Recipe
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.method import Method
 from fedoptima.data.columns import DEVICE
 from fedoptima.methods.registry import Builder, name_of
 from fedoptima.named_code import ANY_CODE, AllowedCode, import_name
@@ -102,6 +103,11 @@ def given_method(method: object) -> tuple[Mapping[str, object] | None, dict[str,
         return None, {}
     table = dict(method) if isinstance(method, Mapping) else {"name": method}
     functions: dict[str, Builder] = {}
+    if isinstance(build := table.get("name"), Method):
+        raise ConfigError(
+            f"method: a Method ({build.name}) is given; give the function that makes it of the "
+            "number of devices: def mine(devices): return ..."
+        )
     if callable(build := table.get("name")):
         table["name"] = name = name_of(build)
         functions[name] = build

@@ -46,6 +46,7 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
                 f"method.name = {name!r}: must return a fedoptima.methods.Method, and returned a "
                 f"{type(method).__name__}"
             )
+        _check_policies(method)
         # They check their settings, which should happen before a run is set up.
         policies = (method.flow(), method.aggregation(), method.scheduler(), method.reuse())
         make_storable(build, policies)
@@ -68,10 +69,23 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
     return replace(method, resolved=json.loads(json.dumps(own)))  # as it is when read back
 
 
+def _check_policies(method: Method) -> None:
+    for part in ("flow", "aggregation", "scheduler", "reuse"):
+        if not callable(policy := getattr(method, part)):
+            raise ConfigError(
+                f"its {part} is a {type(policy).__name__} that is made already, and each server "
+                f"needs a fresh one; give what makes it, such as {part}=partial(Policy, ...)"
+            )
+
+
 def _mistake(first: ErrorDetails, build: Builder) -> str:
     key = ".".join(str(part) for part in first["loc"])
     known = _keys_of(build, str(first["loc"][0])) if first["loc"] else []
     match first["type"]:
+        case "missing_keyword_only_argument" | "missing_argument":
+            return (
+                f"method.{key}: is missing; set it, or give it a default in the method's function"
+            )
         case "extra_forbidden":
             return f"method.{key}: unknown key{nearest(str(first['loc'][-1]), known)}"
         case "model_type" if known:

@@ -29,6 +29,7 @@ from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.recorder import say_why_not
 from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.local_loss import LocalLoss
+from fedoptima.engine.misfit import check_complete
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
@@ -104,8 +105,10 @@ def prepare_run(
     validation = dataset.test
     if recipe.data.validation != "test":
         dataset, validation = hold_out(dataset, recipe.data.validation, recipe.seed)
+    model = given.model or _build_model(recipe, dataset, given.code)
+    check_complete(model)
     workload = Workload(
-        model=given.model or _build_model(recipe, dataset, given.code),
+        model=model,
         dataset=dataset.to(compute),
         validation=validation.to(compute),
         planning=plan_settings(recipe, method, dataset.output, given),

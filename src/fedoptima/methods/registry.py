@@ -63,7 +63,8 @@ def options_of(build: Builder) -> dict[str, object]:
         _, *others = signature(build).parameters.values()
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{build!r}: is not a method: it must take the number of devices, and options by name"
+            f"method={name_of(build)}: is not a method: it must take the number of devices, and "
+            "options by name"
         ) from None
     named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     return {p.name: p.default for p in others if p.kind in named}

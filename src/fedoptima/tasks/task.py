@@ -109,6 +109,11 @@ class Task:
             self._check_classes(labels, classes, where)
 
     def _other_tasks(self, labels: Tensor) -> str:
+        if self.predicts == "sample" and labels.dim() == 2:
+            if labels.shape[1] == 1:
+                return ": labels.squeeze(1)"
+            if bool((labels.sum(1) == 1).all()) and bool((labels >= 0).all()):
+                return ": labels.argmax(1); or choose task = 'multi-label' or 'token-level'"
         fitting = {1: "classification", 2: "token-level", 3: "dense"}.get(labels.dim())
         if fitting in (None, self.name):
             return ""
