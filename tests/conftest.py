@@ -26,9 +26,9 @@ settings.register_profile("ci", parent=settings.get_profile("default"), derandom
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=3000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# With several workers a file is one worker's: those that take a minute and more begin first, or one
-# of them would be left at the end.
-_LONG = ("tests/e2e/test_kill.py", "tests/documents/test_code_blocks.py")
+# With several workers a file is one worker's: the longest begin first, or one of them would be left
+# at the end.
+_LONG = ("tests/e2e/test_killed_", "tests/documents/test_code_blocks.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

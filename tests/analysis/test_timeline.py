@@ -25,7 +25,8 @@ from fedoptima.core.messages import ActivationBatch
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT, METHODS
 from fedoptima.trace.record import Record
-from tests.analysis.stories import A, B, SpanReader, blob, connects, loads, plans, told, works
+from tests.analysis.span_stories import spans_of
+from tests.analysis.stories import A, B, blob, connects, loads, plans, told, works
 from tests.verification.traces import trace_of
 
 TRANSFERS = (Kind.SEND, Kind.RECEIVE)
@@ -39,11 +40,6 @@ def account_of(records: Iterable[Record], bins: int = BINS) -> TimelineAccount:
         usage.observe(record)
         account.observe(record)
     return account
-
-
-def spans_of(records: Iterable[Record]) -> list[Span]:
-    account = SpanReader()
-    return [s for record in records for s in account.observe(record)] + account.finish()
 
 
 def union(stretches: Iterable[tuple[float, float]]) -> float:

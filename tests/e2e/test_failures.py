@@ -17,7 +17,7 @@ from fedoptima.core.messages import ActivationBatch, Join, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
 from fedoptima.trace.writer import read_records
-from tests.e2e.test_kill import (
+from tests.e2e.watching import (
     FOR_EVER,
     ROUND,
     finishes_its_round_alone,

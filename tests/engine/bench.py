@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fedoptima.config.training import OptimizerConfig, Precision, ScheduleConfig
 from fedoptima.core.codecs import PLAIN as PLAIN_CODECS
 from fedoptima.core.codecs import Codecs
-from fedoptima.core.jobs import DeviceProfile, Job, LoadModel, PlanRun, Prepare
+from fedoptima.core.jobs import (
+    AuxiliaryStep,
+    DeviceProfile,
+    Forward,
+    Job,
+    LoadModel,
+    PlanRun,
+    Prepare,
+)
 from fedoptima.core.machine import Outcome
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.data.custom import as_dataset
 from fedoptima.data.loader import Loader
+from fedoptima.engine.checkpoint import Saved, restore_checkpoint
 from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.optimizer import OURS, LearnerCode
 from fedoptima.engine.payloads import Tensors
@@ -141,3 +153,31 @@ def close(left: Tensors, right: Tensors) -> bool:
 
 def sgd(**changes: object) -> OptimizerConfig:
     return PLAIN.model_copy(update=changes)
+
+
+def whole(**changes: object) -> Bench:
+    """A device that trains the whole model."""
+    arguments = {"training": ServerTraining.NONE, "auxiliary": "none", **changes}
+    return Bench(dense_model(), samples(), **arguments)  # type: ignore[arg-type]
+
+
+def plain_steps(bench: Bench, steps: int, **optimizer: float | bool) -> Tensors:
+    """The same as ``steps`` full steps, in plain torch."""
+    model = deepcopy(bench.workload.model)
+    sgd_ = torch.optim.SGD(model.parameters(), **{"lr": RATE, **optimizer})  # type: ignore[arg-type]
+    for step in range(steps):
+        inputs, labels = bench.batch(step)
+        sgd_.zero_grad()
+        cross_entropy(model(inputs), labels).backward()
+        sgd_.step()
+    return model.state_dict()
+
+
+def trained(bench: Bench, *steps: int) -> None:
+    for step in steps:
+        bench.at("d", Forward(step))
+        bench.at("d", AuxiliaryStep(step))
+
+
+def read_checkpoint(path: Path) -> Saved:
+    return restore_checkpoint(path, torch.device("cpu"), lambda saved: saved)

@@ -1,17 +1,14 @@
-"""A device's jobs against the same steps written out in plain torch."""
+"""A device's steps against the same steps written out in plain torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, fields
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedoptima.config.training import ScheduleConfig
 from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.jobs import (
     AuxiliaryStep,
@@ -19,64 +16,27 @@ from fedoptima.core.jobs import (
     ExportModel,
     Forward,
     FullStep,
-    LoadModel,
     Merge,
-    Prepare,
-    Rebase,
     ServerStep,
     SkipStep,
 )
-from fedoptima.core.messages import GlobalModel
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.engine.device import DeviceEngine
-from fedoptima.engine.network import Network
-from fedoptima.engine.payloads import Tensors, unpack
-from fedoptima.engine.server import ServerEngine
-from fedoptima.engine.workload import Workload
+from fedoptima.engine.payloads import unpack
 from fedoptima.models.transformer import transformer
-from tests.engine.bench import RATE, Bench, close, dense_model, same, samples, sgd, state
-
-
-def whole(**changes: object) -> Bench:
-    """A device that trains the whole model."""
-    arguments = {"training": ServerTraining.NONE, "auxiliary": "none", **changes}
-    return Bench(dense_model(), samples(), **arguments)  # type: ignore[arg-type]
-
-
-def plain_steps(bench: Bench, steps: int, **optimizer: float | bool) -> Tensors:
-    """The same as ``steps`` full steps, in plain torch."""
-    model = deepcopy(bench.workload.model)
-    sgd_ = torch.optim.SGD(model.parameters(), **{"lr": RATE, **optimizer})  # type: ignore[arg-type]
-    for step in range(steps):
-        inputs, labels = bench.batch(step)
-        sgd_.zero_grad()
-        cross_entropy(model(inputs), labels).backward()
-        sgd_.step()
-    return model.state_dict()
-
-
-@dataclass(frozen=True)
-class Interrupted(Workload):
-    """A workload that calls somebody while a device prepares."""
-
-    call: Callable[[], None] = lambda: None
-
-    def networks(self, plan: str) -> dict[str, Network]:
-        self.call()
-        return super().networks(plan)
-
-
-def test_a_model_may_arrive_while_a_device_prepares() -> None:
-    bench = Bench(dense_model(), samples())
-    calls: list[Callable[[], None]] = []
-    known = {field.name: getattr(bench.workload, field.name) for field in fields(bench.workload)}
-    workload = Interrupted(**known, call=lambda: calls.pop()() if calls else None)
-    device = DeviceEngine(workload, NodeId("d"), bench.loaders["d"])
-    calls.append(lambda: device.admit(GlobalModel(1, 0.0, bench.first_model)))
-    device.execute(Prepare(bench.plan), PayloadId("job/0/1"))
-    assert not calls, "nothing arrived meanwhile"
-    device.admit(GlobalModel(1, 0.0, bench.first_model))
+from tests.engine.bench import (
+    RATE,
+    Bench,
+    close,
+    dense_model,
+    plain_steps,
+    same,
+    samples,
+    sgd,
+    state,
+    whole,
+)
 
 
 def test_a_forward_pass_hands_out_activations_and_labels() -> None:
@@ -98,50 +58,6 @@ def test_a_skipped_step_leaves_the_weights_as_they_are_and_keeps_nothing() -> No
     assert done.samples == 7
     book, _ = bench.devices["d"].save()
     assert book["waiting"] == []
-
-
-def trained(bench: Bench, *steps: int) -> None:
-    for step in steps:
-        bench.at("d", Forward(step))
-        bench.at("d", AuxiliaryStep(step))
-
-
-def test_what_was_learned_since_the_hand_in_is_carried_over_onto_the_answer() -> None:
-    bench = Bench(dense_model(), samples())
-    trained(bench, 0)
-    sent = unpack(bench.at("d", ExportModel(keep=True)).result)
-    handed_in = {name: tensor.clone() for name, tensor in sent.items()}
-    trained(bench, 1)
-    own = {name: tensor.clone() for name, tensor in state(bench.devices["d"]).items()}
-    answer = unpack(bench.first_model)  # a refused update: there is nothing of it in the answer
-    bench.at("d", Rebase(bench.first_model, 0.5))
-    expected = {name: answer[name] + (own[name] - handed_in[name]) for name in own}
-    assert same(state(bench.devices["d"]), expected)
-    assert same(sent, handed_in)  # what was handed in has not been written to
-    assert any(not torch.equal(expected[name], answer[name]) for name in expected)
-
-
-def test_a_device_that_has_learned_nothing_since_has_exactly_the_answer() -> None:
-    bench = Bench(dense_model(), samples())
-    trained(bench, 0)
-    bench.at("d", ExportModel(keep=True))
-    bench.at("d", Rebase(bench.first_model, 0.0))
-    assert same(state(bench.devices["d"]), dict(unpack(bench.first_model)))
-
-
-def test_a_device_restored_before_the_answer_ends_as_the_unbroken_one() -> None:
-    benches = [Bench(dense_model(), samples()) for _ in range(2)]
-    for bench in benches:
-        trained(bench, 0)
-        bench.at("d", ExportModel(keep=True))
-        trained(bench, 1)
-    saved = benches[1].devices["d"].save()
-    trained(benches[1], 2)
-    benches[1].devices["d"].restore(*saved)
-    for bench in benches:
-        bench.at("d", Rebase(bench.first_model, 0.0))
-        trained(bench, 2)
-    assert same(state(benches[0].devices["d"]), state(benches[1].devices["d"]))
 
 
 def test_an_auxiliary_step_is_a_step_down_the_local_loss() -> None:
@@ -174,39 +90,6 @@ def test_a_full_step_is_a_step_of_the_plain_model() -> None:
     assert same(state(bench.devices["d"]), plain_steps(bench, 5))
 
 
-def test_momentum_stays_with_its_owner_when_a_model_is_loaded() -> None:
-    bench = whole(optimizer=sgd(momentum=0.9))
-    bench.at("d", FullStep(0))
-    bench.at("d", LoadModel(bench.first_model, 0.0))
-    bench.at("d", FullStep(1))
-
-    model = deepcopy(bench.workload.model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
-    for step in range(2):
-        model.load_state_dict(unpack(bench.first_model))
-        inputs, labels = bench.batch(step)
-        optimizer.zero_grad()
-        cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-    assert same(state(bench.devices["d"]), model.state_dict())
-
-
-def test_reset_on_load_forgets_the_momentum() -> None:
-    bench = whole(optimizer=sgd(momentum=0.9, reset_on_load=True))
-    bench.at("d", FullStep(4))
-    bench.at("d", LoadModel(bench.first_model, 0.0))
-    for step in range(2):
-        bench.at("d", FullStep(step))
-    assert same(state(bench.devices["d"]), plain_steps(bench, 2, momentum=0.9))
-
-
-def test_the_learning_rate_follows_the_progress_that_comes_with_a_model() -> None:
-    bench = whole(schedule=ScheduleConfig(kind="linear"))
-    bench.at("d", LoadModel(bench.first_model, 0.75))
-    bench.at("d", FullStep(0))
-    assert same(state(bench.devices["d"]), plain_steps(bench, 1, lr=RATE * 0.25))
-
-
 def test_clip_norm_bounds_the_step() -> None:
     bound = 0.01
     bench = whole(optimizer=sgd(clip_norm=bound))
@@ -214,47 +97,6 @@ def test_clip_norm_bounds_the_step() -> None:
     before, after = unpack(bench.first_model), state(bench.devices["d"])
     moved = torch.cat([(after[name] - before[name]).flatten() for name in before])
     assert float(moved.norm()) == pytest.approx(RATE * bound, rel=1e-3)
-
-
-def test_the_next_round_does_not_change_an_exported_model() -> None:
-    bench = whole()
-    bench.at("d", FullStep(0))
-    exported = unpack(bench.at("d", ExportModel()).result)
-    kept = {name: tensor.clone() for name, tensor in exported.items()}
-    bench.at("d", LoadModel(bench.first_model, 0.0))
-    bench.at("d", FullStep(1))
-    assert same(exported, kept)
-    assert not same(exported, state(bench.devices["d"]))
-
-
-def test_a_device_holds_no_model_after_its_export() -> None:
-    bench = whole()
-    bench.at("d", FullStep(0))
-    bench.at("d", ExportModel())
-    assert not state(bench.devices["d"])
-
-
-def test_a_loaded_model_is_copied_too() -> None:
-    bench = whole()
-    kept = {name: tensor.clone() for name, tensor in unpack(bench.first_model).items()}
-    bench.at("d", FullStep(0))
-    assert same(unpack(bench.first_model), kept)
-
-
-def test_a_delta_is_the_change_since_the_model_was_loaded() -> None:
-    bench = whole()
-    bench.at("d", FullStep(0))
-    after = state(bench.devices["d"])
-    delta = unpack(bench.at("d", ExportModel(delta=True)).result)
-    before = unpack(bench.first_model)
-    assert same(delta, {name: after[name] - before[name] for name in after})
-
-
-def test_the_model_given_is_never_trained_itself() -> None:
-    bench = whole()
-    before = deepcopy(bench.workload.model.state_dict())
-    bench.at("d", FullStep(0))
-    assert same(bench.workload.model.state_dict(), before)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -328,15 +170,6 @@ def test_a_masked_activation_crosses_and_both_sides_learn_as_the_plain_model_doe
     assert same(learned, plain.state_dict())
 
 
-def test_a_new_model_drops_what_waits_for_its_backward_pass() -> None:
-    bench = Bench(dense_model(), samples(), auxiliary="none")
-    sent = bench.at("d", Forward(0)).result
-    back = bench.at_server(ServerStep(NodeId("d"), 1, 0, sent, 0.0, True)).result
-    bench.at("d", LoadModel(bench.first_model, 0.0))
-    with pytest.raises(KeyError):
-        bench.at("d", Backward(0, 0, back))
-
-
 @pytest.mark.parametrize("job", [FullStep(0), ExportModel()])
 def test_work_before_preparing_is_our_own_mistake(job: FullStep | ExportModel) -> None:
     bench = whole()
@@ -348,64 +181,3 @@ def test_work_before_preparing_is_our_own_mistake(job: FullStep | ExportModel) -
 def test_a_servers_job_is_refused() -> None:
     with pytest.raises(InvariantBroken, match="does not run Merge"):
         whole().at("d", Merge(0.0, (), ()))
-
-
-@pytest.mark.parametrize("when", ["before the forward pass", "before the auxiliary step"])
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_a_restored_device_goes_on_bit_for_bit(when: str, name: str) -> None:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3)),
-        torch.nn.Linear(8, 3),
-    )
-    bench = Bench(model, samples(), optimizer=sgd(name=name, momentum=0.9), auxiliary="default")
-    device = bench.devices["d"]
-    bench.at("d", Forward(0))
-    bench.at("d", AuxiliaryStep(0))
-    if when == "before the auxiliary step":
-        bench.at("d", Forward(1))
-    books, tensors = device.save()
-    tensors = {key: tensor.clone() for key, tensor in tensors.items()}
-
-    other = DeviceEngine(bench.workload, NodeId("d"), bench.loaders["d"])
-    other.restore(books, tensors)
-    for engine in (device, other):
-        torch.manual_seed(id(engine) % 1000)
-        if when == "before the forward pass":
-            engine.execute(Forward(1), PayloadId("x"))
-        engine.execute(AuxiliaryStep(1), PayloadId("x"))
-        engine.execute(Forward(2), PayloadId("x"))
-        engine.execute(AuxiliaryStep(2), PayloadId("x"))
-    assert same(state(device), state(other))
-
-
-def test_both_sides_are_restored_in_the_middle_of_a_mini_batch() -> None:
-    ends = []
-    for broken in (False, True):
-        bench = Bench(dense_model(), samples(), auxiliary="none", optimizer=sgd(momentum=0.9))
-        sent = [bench.at("d", Forward(0, part, 3)).result for part in range(3)]
-        for part in range(3):
-            if broken:  # gradients of earlier parts are there, graphs of later ones too
-                books, tensors = bench.devices["d"].save()
-                bench.devices["d"] = DeviceEngine(bench.workload, NodeId("d"), bench.loaders["d"])
-                bench.devices["d"].restore(books, tensors)
-                books, tensors = bench.server.save()
-                bench.server = ServerEngine(bench.workload)
-                bench.server.restore(books, tensors)
-            step = ServerStep(NodeId("d"), 1, 0, sent[part], 0.0, True, part, 3)
-            back = bench.at_server(step).result
-            bench.at("d", Backward(0, part, back, apply=part == 2, parts=3))
-        ends.append((state(bench.devices["d"]), bench.server.export()))
-    (device, server), (restored_device, restored_server) = ends
-    assert same(device, restored_device)
-    assert same(server, restored_server)
-
-
-def test_a_device_prepares_again_as_if_new() -> None:
-    bench = whole(optimizer=sgd(momentum=0.9))
-    bench.at("d", FullStep(0))
-    bench.devices["d"].reset()
-    bench.at("d", Prepare(bench.plan))
-    bench.at("d", LoadModel(bench.first_model, 0.0))
-    bench.at("d", FullStep(0))
-    assert same(state(bench.devices["d"]), plain_steps(bench, 1, momentum=0.9))

@@ -1,4 +1,4 @@
-"""What the engines let in from the network, before a core or a job has seen it."""
+"""What the engines let in from the network, before a core or a job: names, shapes, types."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedoptima.core.errors import NotFinite, ProtocolViolation
-from fedoptima.core.jobs import AuxiliaryStep, ExportModel, Forward
+from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.jobs import Forward
 from fedoptima.core.messages import (
     ActivationBatch,
     Failed,
@@ -22,43 +22,13 @@ from fedoptima.core.messages import (
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.engine.device import DeviceEngine
-from fedoptima.engine.payload_validation import Values
 from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
 from fedoptima.tasks.ready import dense
 from tests.engine.bench import Bench, dense_model, payload, samples
+from tests.engine.sent import batch, handed_in, part, update
 
 NOTHING = Payload(PayloadId("x"), 0)
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench(dense_model(), samples())
-
-
-def update(bench: Bench, *, delta: bool = False) -> Tensors:
-    """What the device would hand in after an iteration."""
-    bench.at("d", Forward(0))
-    bench.at("d", AuxiliaryStep(0))
-    return dict(unpack(bench.at("d", ExportModel(delta)).result))
-
-
-def handed_in(tensors: Tensors) -> ModelUpdate:
-    return ModelUpdate(0, 7, payload(**tensors))
-
-
-def batch(**changes: Tensor) -> ActivationBatch:
-    tensors = {"activations.0": torch.zeros(7, 8), "labels": torch.arange(7) % 3}
-    return ActivationBatch(0, payload(**{**tensors, **changes}))
-
-
-def part(number: int = 1, parts: int = 2, count: int = 3, **changes: Tensor) -> ActivationBatch:
-    tensors = {
-        "activations.0": torch.zeros(count, 8),
-        "labels": torch.zeros(count, dtype=torch.int64),
-        "share": torch.tensor(3 / 7),
-    }
-    return ActivationBatch(0, payload(**{**tensors, **changes}), number, parts)
 
 
 @pytest.mark.parametrize("delta", [False, True])
@@ -223,126 +193,12 @@ def test_a_device_takes_the_model_it_has_prepared_for_and_no_other(bench: Bench)
     DeviceEngine(bench.workload, NodeId("new"), bench.loaders["d"]).admit(wrong)  # before Prepare
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e38, -1e38, 1e6])
-def test_values_that_are_not_finite_or_absurdly_large_are_refused(
-    bench: Bench, value: float
-) -> None:
-    hidden = torch.zeros(7, 8)
-    hidden[3, 4] = value
-    with pytest.raises(NotFinite, match=r"activations\.0 holds .*has diverged"):
-        bench.server.admit(batch(**{"activations.0": hidden}))
-    broken = update(bench)
-    broken["0.0.bias"] = broken["0.0.bias"].clone()
-    broken["0.0.bias"][2] = value
-    with pytest.raises(NotFinite, match=r"0\.0\.bias holds"):
-        bench.server.admit(handed_in(broken))
-
-
-def test_large_values_that_training_may_come_to_are_admitted(bench: Bench) -> None:
-    bench.server.admit(batch(**{"activations.0": torch.full((7, 8), -900.0)}))
-    bench.server.admit(handed_in({**update(bench), "0.0.bias": torch.full((8,), 900.0)}))
-
-
-class Buffered(nn.Module):
-    """A first block with every kind of buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
-        self.register_buffer("mask", torch.tensor([0.0, float("-inf")] * 4))
-        self.register_buffer("places", torch.arange(8))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.norm(self.linear(inputs)) + self.mask.exp() + self.places
-
-
-@pytest.fixture
-def buffered() -> Bench:
-    return Bench(nn.Sequential(Buffered(), nn.Linear(8, 3)), samples())
-
-
-def test_a_mask_that_the_first_model_has_stays_allowed(buffered: Bench) -> None:
-    buffered.server.admit(handed_in(update(buffered)))
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong", "complaint"),
-    [
-        ("0.norm.running_var", torch.full((8,), -1.0), "holds values outside 0 to 1e"),
-        ("0.norm.running_var", torch.full((8,), float("inf")), "holds values outside"),
-        ("0.norm.num_batches_tracked", torch.tensor(2**62), "num_batches_tracked holds"),
-        ("0.norm.num_batches_tracked", torch.tensor(-1), "num_batches_tracked holds"),
-        ("0.places", torch.arange(8) + 1, "holds values outside 0 to 7"),
-        ("0.mask", torch.full((8,), float("-inf")), "where the plan's does not"),
-        ("0.mask", torch.tensor([0.0, float("inf")] * 4), "where the plan's does not"),
-        ("0.mask", torch.tensor([0.0, float("nan")] * 4), "where the plan's does not"),
-    ],
-)
-def test_buffers_that_training_cannot_have_made_are_refused(
-    buffered: Bench, name: str, wrong: Tensor, complaint: str
-) -> None:
-    with pytest.raises(ProtocolViolation, match=complaint):
-        buffered.server.admit(handed_in({**update(buffered), name: wrong}))
-
-
-def test_a_negative_variance_is_a_broken_protocol_and_not_a_divergence(buffered: Bench) -> None:
-    wrong = {**update(buffered), "0.norm.running_var": torch.full((8,), -1.0)}
-    with pytest.raises(ProtocolViolation) as raised:
-        buffered.server.admit(handed_in(wrong))
-    assert not isinstance(raised.value, NotFinite)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
 def test_a_share_of_a_type_that_does_not_mix_with_a_loss_is_refused(
     bench: Bench, dtype: torch.dtype
 ) -> None:
     with pytest.raises(ProtocolViolation, match="share"):
         bench.server.admit(part(share=torch.tensor(0.5).to(dtype)))
-
-
-def test_infinity_is_allowed_where_the_plans_example_has_it() -> None:
-    class Masking(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(6, 8)
-
-        def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-            return self.linear(inputs), torch.zeros_like(inputs[:, :1]).log()
-
-    class Reading(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 3)
-
-        def forward(self, crossed: tuple[Tensor, Tensor]) -> Tensor:
-            hidden, mask = crossed
-            return self.linear(hidden) + mask.exp()
-
-    model = nn.Sequential(Masking(), Reading())
-    split = Bench(model, samples(), training=ServerTraining.PER_DEVICE, auxiliary="none")
-    sent = split.at("d", Forward(0)).result
-    split.server.admit(ActivationBatch(0, sent))
-    wrong = {**unpack(sent), "activations.1": -unpack(sent)["activations.1"]}
-    with pytest.raises(NotFinite):
-        split.server.admit(ActivationBatch(0, payload(**wrong)))
-
-
-def test_values_that_were_looked_at_before_are_judged_like_those_on_arrival(bench: Bench) -> None:
-    broken = batch(**{"activations.0": torch.full((7, 8), float("nan"))})
-    with pytest.raises(NotFinite, match=r"activations\.0 holds NaN"):
-        bench.server.admit(broken, bench.server.inspect(broken))
-    assert bench.server.inspect(TurnOn()) is None
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_the_answer_is_the_same_whenever_it_is_asked_for() -> None:
-    fine = {"activations.0": torch.ones(7, 8).cuda(), "labels": torch.arange(7).cuda()}
-    broken = {**fine, "activations.0": fine["activations.0"] * float("nan")}
-    looked_at = Values(fine), Values(broken)
-    fine["activations.0"].mul_(float("nan"))  # queued behind the look
-    assert looked_at[0].range("activations.0") == (1, 1)
-    assert looked_at[0].range("labels") == (0, 6)
-    assert not looked_at[1].are_finite("activations.0")
 
 
 # ---- labels of other tasks -----------------------------------------------------------------------

@@ -15,15 +15,11 @@ from fedoptima.analysis.spans import Kind, Span, SpanAccount
 from fedoptima.core.types import SERVER
 from fedoptima.reporting.trace_export import COLUMNS, CsvWriter
 from fedoptima.trace.record import Record
-from tests.analysis.stories import A, B, SpanReader, connects, halts, loads, plans, works
+from tests.analysis.span_stories import spans_of
+from tests.analysis.stories import A, B, connects, halts, loads, plans, works
 from tests.verification.traces import trace_of
 
 METHODS = ["fedoptima", "fl", "fedasync", "fedbuff", "splitfed", "pipar", "oafl"]
-
-
-def spans_of(records: Sequence[Record]) -> list[Span]:
-    account = SpanReader()
-    return [s for record in records for s in account.observe(record)] + account.finish()
 
 
 def overview_of(records: Sequence[Record]) -> Overview:

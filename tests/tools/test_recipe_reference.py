@@ -3,7 +3,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from fedoptima.config.fleet import Strict
-from tools.recipe_reference import REFERENCE, forgotten, render, sections, tables, wrong_examples
+from tools.recipe_keys import sections, tables
+from tools.recipe_reference import REFERENCE, forgotten, render, wrong_examples
 
 RENEW = "python -m tools.recipe_reference --write"
 

@@ -1,4 +1,4 @@
-"""A server between its core, its engine and its disk: checkpoints, breakdowns, interruptions."""
+"""A server between its core, its engine and its network: sessions, messages, breakdowns."""
 
 from __future__ import annotations
 
@@ -10,116 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from fedoptima.core.effects import Effect, Halt, Send
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import TimerFired
 from fedoptima.core.jobs import Job, Merge
 from fedoptima.core.machine import Outcome
-from fedoptima.core.messages import (
-    ActivationBatch,
-    GlobalModel,
-    HandIn,
-    Message,
-    ModelUpdate,
-    Stop,
-)
+from fedoptima.core.messages import ActivationBatch, GlobalModel, HandIn, Message, ModelUpdate
 from fedoptima.core.types import NodeId, Payload, PayloadId
-from fedoptima.engine.checkpoint import newest_checkpoint
-from fedoptima.engine.payloads import unpack
 from fedoptima.engine.server import ServerEngine
 from fedoptima.experiments.server_setup import ServerSetup, prepare_server
-from fedoptima.runtime.server.server_node import INTERRUPTED
 from fedoptima.trace.record import Record
 from tests.support.network import tiny_recipe
-from tests.support.stage import JOIN, NAME, PatientEngine, Stage, answer_to, same, sent
-
-
-@pytest.fixture
-def setup() -> ServerSetup:
-    recipe = tiny_recipe("fl", deploy={"devices": 1}, stop={"rounds": 2, "hours": 1.0})
-    return prepare_server(recipe)
-
-
-# ---- checkpoints -----------------------------------------------------------------------------
-
-
-def test_a_checkpoint_holds_the_timers_that_its_own_event_sets(
-    tmp_path: Path, setup: ServerSetup
-) -> None:
-    """The core believes that they run: one that is lost never fires."""
-
-    async def story() -> None:
-        stage = Stage(tmp_path, setup, keeping=True)
-        await stage.begin()  # the plan's end sets the time limit, and is the first to be kept
-        await stage.end()
-        found, _ = stage.kept(setup)
-        assert found.core.planned
-        assert set(found.timers) == {"time limit"}
-
-    asyncio.run(story())
-
-
-def test_a_checkpoint_is_of_the_moment_before_the_job_that_follows(
-    tmp_path: Path, setup: ServerSetup
-) -> None:
-    async def story() -> None:
-        stage = Stage(tmp_path, setup)
-        session = await stage.begin()
-        (model,) = sent(session, GlobalModel)
-        stage.checkpointer.wanted = True
-        stage.node.receive(session, answer_to(model))
-        stage.checkpointer.wanted = False
-        await stage.until(lambda: len(sent(session, GlobalModel)) == 2)
-        await stage.end()
-        found, engine = stage.kept(setup)
-        assert found.running is not None
-        assert isinstance(found.running.job, Merge)
-        assert isinstance(model, GlobalModel)
-        before = unpack(model.data)
-        assert same(engine.export(), before)
-        assert not same(stage.engine.export(), before)
-
-    asyncio.run(story())
-
-
-def test_a_model_that_is_not_finite_is_not_written_and_the_checkpoint_before_stays(
-    tmp_path: Path, setup: ServerSetup, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story() -> None:
-        stage = Stage(tmp_path, setup, keeping=True)
-        session = await stage.begin()
-        await stage.until(lambda: newest_checkpoint(tmp_path / "checkpoints"))
-        before = newest_checkpoint(tmp_path / "checkpoints")
-        stage.engine._global["0.0.bias"].fill_(float("nan"))
-        stage.node.closed(session)  # an event, and with it a checkpoint
-        await stage.until(lambda: "could be written: the model is not finite" in caplog.text)
-        await stage.end()
-        assert newest_checkpoint(tmp_path / "checkpoints") == before
-
-    asyncio.run(story())
-
-
-def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
-    tmp_path: Path, setup: ServerSetup, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story() -> None:
-        (tmp_path / "checkpoints").write_text("in the way, as a full disk would be")
-        stage = Stage(tmp_path, setup, keeping=True)
-        session = await stage.begin()
-        await stage.until(lambda: "a checkpoint cannot be written" in caplog.text)
-        (tmp_path / "checkpoints").unlink()  # and there is room again
-        stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
-        await stage.until(lambda: len(sent(session, GlobalModel)) == 2)
-        assert not stage.node.outcome.done()
-        await stage.end()
-        assert stage.kept(setup)[0].core.planned
-        assert caplog.text.count("a checkpoint cannot be written") == 1
-        assert caplog.text.count("everything is written again") == 1
-
-    asyncio.run(story())
-
-
-# ---- a device goes in the middle of its merge ------------------------------------------------
+from tests.support.stage import JOIN, NAME, Stage, answer_to, sent
 
 
 def test_a_device_that_goes_while_it_is_merged_is_not_merged_twice(
@@ -274,9 +175,6 @@ def test_tensors_that_cannot_be_filled_are_a_broken_protocol(
     asyncio.run(story())
 
 
-# ---- what nobody can go on from --------------------------------------------------------------
-
-
 def test_a_trace_that_cannot_be_written_ends_the_run(tmp_path: Path, setup: ServerSetup) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
 
@@ -294,23 +192,6 @@ def test_a_trace_that_cannot_be_written_ends_the_run(tmp_path: Path, setup: Serv
     asyncio.run(story())
 
 
-def test_a_checkpoint_that_cannot_even_begin_ends_the_run_and_not_in_a_wait(
-    tmp_path: Path, setup: ServerSetup
-) -> None:
-    async def story() -> None:
-        stage = Stage(tmp_path, setup, keeping=True)
-        stage.node.observers.clear()
-        await stage.trace.close()  # what cannot be marked
-        stage.connect()
-        stage.node.receive(next(iter(stage.node.sessions.values())), JOIN)
-        await stage.until(stage.node.outcome.done)
-        assert isinstance(stage.node.outcome.exception(), RuntimeError)
-        await stage.node.shut_down()
-        stage.compute.close()
-
-    asyncio.run(story())
-
-
 def test_a_timer_that_nobody_set_is_a_bug_and_ends_the_run(
     tmp_path: Path, setup: ServerSetup
 ) -> None:
@@ -320,73 +201,6 @@ def test_a_timer_that_nobody_set_is_a_bug_and_ends_the_run(
         assert isinstance(stage.node.outcome.exception(), KeyError)
         stage.node.tell(TimerFired("credit"))  # after the end nothing is heard
         await stage.end()
-
-    asyncio.run(story())
-
-
-# ---- interrupted -----------------------------------------------------------------------------
-
-
-def test_an_idle_server_stops_at_once(tmp_path: Path, setup: ServerSetup) -> None:
-    async def story() -> None:
-        stage = Stage(tmp_path, setup)
-        session = await stage.begin()
-        stage.node.interrupt()
-        assert stage.node.outcome.result() == Halt(INTERRUPTED)
-        assert sent(session, Stop) == [Stop(INTERRUPTED)]
-        await stage.end()
-        found, _ = stage.kept(setup)
-        assert found.core.planned
-        assert found.running is None
-
-    asyncio.run(story())
-
-
-def test_a_server_stops_when_its_job_is_done_and_keeps_what_is_next(
-    tmp_path: Path, setup: ServerSetup
-) -> None:
-    async def story() -> None:
-        stage = Stage(tmp_path, setup)
-        session = await stage.begin()
-        stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
-        recorded: list[Effect] = []
-        stage.node.observers.append(lambda record: recorded.extend(record.effects))
-        stage.node.interrupt()
-        assert not stage.node.outcome.done()
-        await stage.until(stage.node.outcome.done)
-        said = [e.message for e in recorded if isinstance(e, Send)]
-        assert len(said) == 1
-        assert sent(session, GlobalModel)[1:] == said, "what is on the record was sent"
-        assert sent(session, Stop) == [Stop(INTERRUPTED)]
-        await stage.end()
-        found, engine = stage.kept(setup)
-        assert found.core.version == 1
-        assert same(engine.export(), stage.engine.export())
-
-    asyncio.run(story())
-
-
-def test_a_server_stopped_in_its_last_evaluation_goes_on_to_the_end(tmp_path: Path) -> None:
-    setup = prepare_server(tiny_recipe("fl", deploy={"devices": 1}, stop={"rounds": 1}))
-
-    async def story() -> None:
-        PatientEngine.go.clear()
-        stage = Stage(tmp_path, setup, engine=PatientEngine(setup.workload))
-        session = await stage.begin()
-        stage.node.receive(session, answer_to(sent(session, GlobalModel)[0]))
-        await stage.until(lambda: stage.node.machine.progress.waiting)
-        stage.node.interrupt()
-        await stage.until(stage.node.outcome.done)
-        await stage.end()
-        PatientEngine.go.set()
-
-        found, engine = stage.kept(setup)
-        again = Stage(tmp_path, setup, restored=found, engine=engine)
-        again.node.resume_from(found, found.core.progress.rule)
-        await again.until(again.node.outcome.done)
-        assert again.node.outcome.result() == Halt("1 rounds done")
-        assert again.node.machine.sessions == {}
-        await again.end()
 
     asyncio.run(story())
 
