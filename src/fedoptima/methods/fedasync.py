@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
+from fedoptima.core.aggregation import AsyncStaleness
 from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
@@ -24,6 +24,7 @@ from fedoptima.methods.options import (
     StalenessBOption,
     StalenessOption,
     UpdateCodecOption,
+    delay_limit_of,
 )
 from fedoptima.methods.proximal import proximal_loss
 
@@ -44,8 +45,7 @@ def fedasync(
     update_codec: UpdateCodecOption = "float32",
     robust: RobustOption = "none",
 ) -> Method:
-    delay = 8 * devices if max_delay is None else max_delay
-    limit = DelayLimit(delay, while_away=max_delay is None)
+    limit = delay_limit_of(max_delay, devices)
     rule = StalenessRule(staleness, alpha, staleness_a, staleness_b, alpha_max)
     decay = AlphaDecay(alpha_decay, alpha_decay_at)
     return Method(
@@ -59,5 +59,5 @@ def fedasync(
         codecs=Codecs(updates=update_codec),
         reset_optimizer=reset_optimizer,
         local_loss=proximal_loss(rho),
-        resolved={"max_delay": delay, "staleness_a": rule.slope},
+        resolved={"max_delay": limit.merges, "staleness_a": rule.slope},
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedoptima.core.aggregation import Buffered, DelayLimit
+from fedoptima.core.aggregation import Buffered
 from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.jobs import ServerOptimizer
@@ -22,6 +22,7 @@ from fedoptima.methods.options import (
     StalenessBOption,
     StalenessOption,
     UpdateCodecOption,
+    delay_limit_of,
 )
 
 
@@ -57,8 +58,7 @@ def fedbuff(
     robust: RobustOption = "none",
 ) -> Method:
     size = min(10, devices) if buffer is None else buffer
-    delay = 8 * devices if max_delay is None else max_delay
-    limit = DelayLimit(delay, while_away=max_delay is None)
+    limit = delay_limit_of(max_delay, devices)
     rule = StalenessRule(staleness, 1.0, staleness_a, staleness_b)
     # Each merge makes the updates of all devices but the one that completes the buffer one version
     # older, and there are Z updates to a merge.
@@ -77,7 +77,7 @@ def fedbuff(
         codecs=Codecs(updates=update_codec),
         resolved={
             "buffer": size,
-            "max_delay": delay,
+            "max_delay": limit.merges,
             "staleness_a": rule.slope,
             "average_staleness": average,
         },

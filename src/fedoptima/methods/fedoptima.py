@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedoptima.core.aggregation import AsyncStaleness, DelayLimit
+from fedoptima.core.aggregation import AsyncStaleness
 from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.messages import ProgramSpec
@@ -32,6 +32,7 @@ from fedoptima.methods.options import (
     TrainEveryOption,
     UpdateCodecOption,
     activation_cap_of,
+    delay_limit_of,
     gradient_codec_of,
     overlap_of,
     policy_of,
@@ -77,8 +78,7 @@ def fedoptima(
 ) -> Method:
     """`scheduler` and `auxiliary` are the paper's ablations (section 6.5); `reuse` is ours."""
     cap = activation_cap_of(activation_cap, devices)
-    delay = 8 * devices if max_delay is None else max_delay
-    limit = DelayLimit(delay, while_away=max_delay is None)
+    limit = delay_limit_of(max_delay, devices)
     rule = StalenessRule(staleness, alpha, staleness_a, staleness_b, alpha_max)
     balanced = scheduler == "counter"
     # Without an auxiliary network the device waits for the gradient of the one server side, and
@@ -105,7 +105,7 @@ def fedoptima(
         codecs=Codecs(codec, gradient_codec_of(gradient_codec, auxiliary), updates=update_codec),
         resolved={
             "activation_cap": cap,
-            "max_delay": delay,
+            "max_delay": limit.merges,
             "staleness_a": rule.slope,
             "reuse": asdict(again) if again else None,
         },

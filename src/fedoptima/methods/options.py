@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from fedoptima.core.aggregation import DelayLimit
 from fedoptima.core.codecs import Codec
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.reuse import LeastUsed, NoReuse, ReusePolicy, ReuseRule
@@ -215,6 +216,12 @@ def activation_cap_of(given: int | None, devices: int) -> int:
             f"(at least the number of devices, {devices}, keeps the server busy)"
         )
     return cap
+
+
+def delay_limit_of(given: int | None, devices: int) -> DelayLimit:
+    if given is None:
+        return DelayLimit(8 * devices, while_away=True)
+    return DelayLimit(given)
 
 
 def local_auxiliary_of(given: str | int) -> str | int:

@@ -53,23 +53,10 @@ def _accuracy_over_epochs(views: Sequence[RunView]) -> Figure:
 
 
 def _accuracies(views: Sequence[RunView], x: Callable[[Point], float], unit: str) -> list[Json]:
-    traces: list[Json] = []
-    for view, look in zip(views, looks(views), strict=True):
-        points = [point for point in view.summary.curve if point.accuracy is not None]
-        if points:
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers" if len(points) <= _DOTS else "lines",
-                    "name": run_name(view),
-                    "x": [x(point) for point in points],
-                    "y": [short(100 * (point.accuracy or 0.0)) for point in points],
-                    "line": line_of(look),
-                    "marker": {"size": 5},
-                    "hovertemplate": f"%{{y:.2f}} % at %{{x:.4g}} {unit}",
-                }
-            )
-    return traces
+    def percent(point: Point) -> float | None:
+        return None if point.accuracy is None else 100 * point.accuracy
+
+    return _curves(views, x, percent, f"%{{y:.2f}} % at %{{x:.4g}} {unit}")
 
 
 def _other_metrics(views: Sequence[RunView]) -> list[Figure]:
@@ -92,20 +79,31 @@ def _other_metrics(views: Sequence[RunView]) -> list[Figure]:
 def _metric(
     views: Sequence[RunView], name: str, x: Callable[[Point], float], unit: str
 ) -> list[Json]:
+    shown = f"%{{y:.4g}} at %{{x:.4g}} {unit}"
+    return _curves(views, x, lambda point: point.metrics.get(name), shown)
+
+
+def _curves(
+    views: Sequence[RunView],
+    x: Callable[[Point], float],
+    y: Callable[[Point], float | None],
+    shown: str,
+) -> list[Json]:
+    """``y``: None where an evaluation has no such figure; ``shown``: of a point, by the mouse."""
     traces: list[Json] = []
     for view, look in zip(views, looks(views), strict=True):
-        points = [point for point in view.summary.curve if name in point.metrics]
+        points = [(x(p), value) for p in view.summary.curve if (value := y(p)) is not None]
         if points:
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "lines+markers" if len(points) <= _DOTS else "lines",
                     "name": run_name(view),
-                    "x": [x(point) for point in points],
-                    "y": [short(point.metrics[name]) for point in points],
+                    "x": [place for place, _ in points],
+                    "y": [short(value) for _, value in points],
                     "line": line_of(look),
                     "marker": {"size": 5},
-                    "hovertemplate": f"%{{y:.4g}} at %{{x:.4g}} {unit}",
+                    "hovertemplate": shown,
                 }
             )
     return traces
