@@ -10,6 +10,7 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.data.registry import load_dataset
 from fedoptima.data.use import Use
 from fedoptima.named_code import ANY_CODE
+from fedoptima.tasks.ready import regression
 
 ROWS = [
     f"{'ann' if row % 3 else 'bob'},{row},{row * 10 + 5},{'ill' if row % 2 else 'well'}"
@@ -64,6 +65,21 @@ def test_labels_that_are_numbers_are_classes_in_their_order(tmp_path: Path) -> N
     assert read(tmp_path, text, label="label").class_names == ("2", "3", "10")
 
 
+@pytest.mark.parametrize("price", [1000, 0.25])  # whole numbers are no classes here, either
+def test_numbers_are_learned_as_they_are_where_the_task_is_regression(
+    tmp_path: Path, price: float
+) -> None:
+    text = "\n".join(["age,price", *(f"{row},{row * price}" for row in range(20))]) + "\n"
+    use = Use(task=regression())
+    dataset = read(tmp_path, text, use=use, label="price", standardise=False)
+    assert (dataset.classes, dataset.class_names, dataset.task) == (1, (), use.task)
+    assert (len(dataset.train), len(dataset.test)) == (16, 4)
+    for part in (dataset.train, dataset.test):
+        assert part.read().labels.tolist() == (part.read().tensor[:, 0] * price).tolist()
+    same = read(tmp_path, text, use=use, label="price", test_file="t.csv")
+    assert same.test.read().labels.tolist() == [row * price for row in range(20)]
+
+
 def test_a_device_has_some_of_the_classes_and_no_test_data(tmp_path: Path) -> None:
     only = Use(column="patient", train_only=True)
     dataset = read(tmp_path, use=only, classes=("dead", "ill", "well"), test_file="not here.csv")
@@ -78,7 +94,7 @@ def test_a_device_has_some_of_the_classes_and_no_test_data(tmp_path: Path) -> No
         (
             TABLE.replace("4,45", "4,4.5"),
             {"label": "weight", "features": ("age",)},
-            "column 'weight' holds 4.5, which is no class; name a column",
+            "column 'weight' holds 4.5, which is no class; .*or set task = 'regression'",
         ),
         (TABLE, {"features": ("height",)}, "has no column 'height'"),
         (TABLE, {"features": ("age", "state")}, "'state' is the label; leave it out"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from contextlib import ExitStack
@@ -59,6 +60,21 @@ def test_a_folder_with_a_link_in_it_is_not_resumed(
     with pytest.raises(ConfigError, match="is a link"):
         fedoptima.replay(run)
     assert [path.name for path in precious.iterdir()] == ["000000000001"]
+
+
+def test_a_key_that_is_unknown_here_is_told_with_the_version_that_wrote_it(
+    finished: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    plain = json.loads((run / "config.json").read_text())
+    del plain["sha256"]
+    plain["recipe"]["training"]["flavour"] = 3
+    plain["versions"]["fedoptima"] = "99.1"
+    (run / "config.json").write_text(json.dumps(plain))
+    with pytest.raises(
+        ConfigError, match=r"flavour: unknown key.*; fedoptima 99\.1 has written it"
+    ):
+        fedoptima.resume(run, model=network(), train=data(), test=data(48, seed=1))
 
 
 def test_a_run_that_another_process_executes_is_refused_or_waited_for(tmp_path: Path) -> None:

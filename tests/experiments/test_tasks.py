@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fedoptima
+from fedoptima.cli.views.outcome import show_result
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.result import Result
 from fedoptima.tasks.ready import regression
@@ -234,6 +235,17 @@ def test_a_metric_of_the_users_own_ends_a_run_and_is_in_all_its_files(tmp_path: 
     assert "f1 over time" in page
     assert "final f1" in page
     assert fedoptima.replay(tmp_path / "run").identical
+
+
+def test_what_is_printed_of_a_run_has_the_figures_of_its_task(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = run("regression", epochs=1)
+    words = f"mae {result.metrics['mae']:.3g}, loss {result.metrics['loss']:.3g}"
+    assert f"figures  {words}" in str(result)
+    show_result(result)
+    assert words in capsys.readouterr().out
+    assert "figures" not in str(run("classification", epochs=1))
 
 
 def test_without_an_accuracy_the_report_shows_the_loss(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fedoptima.analysis.formatting import brief
 from fedoptima.core.effects import Evaluate
 from fedoptima.core.events import Evaluated, JobDone
 from fedoptima.core.jobs import PlanRun, ReusedStep, SkipStep
@@ -37,6 +38,12 @@ class Point:
             for name, value in self.metrics.items()
             if name not in USUAL and OF_DEVICE not in name
         }
+
+    @property
+    def in_words(self) -> str:
+        """What is shown beside the accuracy; where there is none, the loss, too."""
+        instead = {"loss": self.loss} if self.accuracy is None and self.loss is not None else {}
+        return ", ".join(f"{name} {brief(v)}" for name, v in {**self.others, **instead}.items())
 
     @property
     def devices(self) -> dict[NodeId, dict[str, float]]:

@@ -22,6 +22,7 @@ from fedoptima.data.finite import in_words, rows_in_words
 from fedoptima.data.layouts import ReadingProgress, reading
 from fedoptima.data.own_files import FileOptions, checked, located, names_of, numbered, parted
 from fedoptima.data.use import Use
+from fedoptima.tasks.ready import CLASSIFICATION
 
 _FIRST = 2  # the line of the first row: the header is line 1
 
@@ -35,7 +36,10 @@ class CsvOptions(FileOptions):
         description="A table with the test data; unset: a share of `file`.",
         examples=["patients_test.csv"],
     )
-    label: str = Field(default="label", description="The column with the classes.")
+    label: str = Field(
+        default="label",
+        description='The column with the classes; with `task = "regression"`, with the numbers.',
+    )
     features: tuple[str, ...] = Field(
         default=(),
         description="The columns that the model takes, all numbers; unset: all besides the label "
@@ -66,22 +70,29 @@ def load(
     progress(f"reading {path.name}", 0, 1)
     table = _read(path, options.delimiter)
     features = _features(table, options, use.column, path)
-    inputs, texts = _numbers(table, features, path), _labels(table, options.label, path)
-    test: tuple[Tensor, list[str]] | None = None
+    tables = [(path, table)]
     if options.test_file is not None and not use.train_only:
         apart = located("test_file", options.test_file, directory)
-        other = _read(apart, options.delimiter)
+        tables.append((apart, other := _read(apart, options.delimiter)))
         _check_columns(other, (*features, options.label), apart)
-        test = _numbers(other, features, apart), _labels(other, options.label, apart)
-    names = names_of([*texts, *(test[1] if test else ())], options.classes)
-    rows = Split(inputs, numbered(texts, names, str(path)))
-    if test is not None or use.train_only:
-        kept = torch.arange(len(rows))
-        held = Split(test[0], numbered(test[1], names, str(path))) if test else rows.take(kept[:0])
+    inputs = [_numbers(each, features, place) for place, each in tables]
+    measured = use.task.labels == "numbers"
+    if measured:
+        names: tuple[str, ...] = ()
+        labels = [_numbers(each, [options.label], place).squeeze(1) for place, each in tables]
     else:
-        kept, chosen = parted(rows.labels, options.test_share, str(path))
+        texts = [_labels(each, options.label, place) for place, each in tables]
+        names = names_of([text for part in texts for text in part], options.classes)
+        labels = [numbered(part, names, str(path)) for part in texts]
+    rows, *test = map(Split, inputs, labels)
+    if test or use.train_only:
+        kept = torch.arange(len(rows))
+        held = test[0] if test else rows.take(kept[:0])
+    else:
+        strata = torch.zeros(len(rows), dtype=torch.int64) if measured else rows.labels
+        kept, chosen = parted(strata, options.test_share, str(path))
         held = rows.take(chosen)
-    train = rows.take(kept)
+    train, classes = rows.take(kept), 1 if measured else len(names)
     if options.standardise:
         train, held = _standardised(train, held)
     progress(f"reading {path.name}", 1, 1)
@@ -90,11 +101,12 @@ def load(
         kind="custom",
         train=train,
         test=held,
-        classes=len(names),
-        facts={"features": len(features), "classes": len(names)},
+        classes=classes,
+        facts={"features": len(features), "classes": classes},
         prepare=as_given,
         columns=Columns(tuple(table), table).take(kept),
         class_names=names,
+        task=use.task if measured else CLASSIFICATION,
     ).check(train_only=use.train_only)
 
 
@@ -176,7 +188,7 @@ def _labels(table: Table, name: str, path: Path) -> list[str]:
     if between:
         raise ConfigError(
             f"{path}: column {name!r} holds {between[0]}, which is no class; name a column of "
-            "classes with data.label, or load the table in a function of your own"
+            "classes with data.label, or set task = 'regression' to learn the numbers"
         )
     return table[name]
 

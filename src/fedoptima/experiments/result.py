@@ -216,6 +216,7 @@ class Result:
         rows = [
             ("accuracy", accuracies(self.accuracy, self.best_accuracy)),
             ("test accuracy", percent(self.test_accuracy)),
+            ("figures", self.curve[-1].in_words if self.curve else ""),
             ("time", f"{duration(self.seconds)}, {self.epochs:.1f} epochs, {self.rounds} rounds"),
             ("split", f"after {self.split_after} (block {self.split})"),
             (
@@ -232,7 +233,7 @@ class Result:
             "split": bool(self.split_after),
             "folder": self.directory is not None,
         }
-        return [row for row in rows if there.get(row[0], True)]
+        return [(name, text) for name, text in rows if text and there.get(name, True)]
 
     def _curve(self) -> tuple[str, list[tuple[float, float]]]:
         """What is drawn, and it over seconds."""

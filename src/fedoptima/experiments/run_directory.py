@@ -30,6 +30,7 @@ from fedoptima.trace.description import NEW_RUN, RunDescription, config_text, re
 from fedoptima.trace.plain_files import read_plain, refuse_links
 from fedoptima.trace.reader import read_description
 from fedoptima.trace.run_folder import RunFiles, put_on_disk, write_whole
+from fedoptima.version import __version__
 
 if TYPE_CHECKING:  # it takes torch, and a dry run may do without
     from torch import Tensor
@@ -70,7 +71,15 @@ class RunDirectory(RunFiles):
             raise ConfigError(f"{path}: no run found here ({run.config.name} is missing)")
         refuse_links(path)
         known = run.description
-        return run, validate(Recipe, dict(known.recipe), str(run.config)), known.dry
+        try:
+            return run, validate(Recipe, dict(known.recipe), str(run.config)), known.dry
+        except ConfigError as error:
+            made_by = known.versions.get("fedoptima", __version__)
+            if made_by == __version__:
+                raise
+            raise ConfigError(
+                f"{error}; fedoptima {made_by} has written it, and this is {__version__}"
+            ) from error
 
     @cached_property
     def description(self) -> RunDescription:
@@ -278,7 +287,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)  # traces and weights are nobody else's business
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be created ({error.strerror}); choose another --out"
+            f"{path}: cannot be created ({error.strerror}); choose another folder"
         ) from error
 
 

@@ -51,6 +51,8 @@ def _figures(result: Result, time: str) -> Table:
             "test accuracy",
             f"{percent(result.test_accuracy)} (the accuracy above: validation data)",
         )
+    if result.curve and (figures := result.curve[-1].in_words):
+        table.add_row("figures", figures)
     table.add_row(time, duration(result.seconds))
     table.add_row(
         "epochs", f"{result.epochs:.1f} ({result.rounds} rounds, {result.versions} merges)"
