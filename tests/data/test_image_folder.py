@@ -12,6 +12,7 @@ from fedoptima.data.dataset import Dataset
 from fedoptima.data.registry import load_dataset
 from fedoptima.data.use import Use
 from fedoptima.named_code import ANY_CODE
+from fedoptima.tasks.ready import regression
 
 
 def save(path: Path, *, width: int = 6, height: int = 6, shade: int = 100) -> None:
@@ -103,6 +104,12 @@ def test_the_same_images_are_decoded_once_and_divided_alike(pets: Path, cache: P
     assert len(list(cache.rglob("image_folder-*"))) == 1
     read(pets, size=4)
     assert len(list(cache.rglob("image_folder-*"))) == 2
+
+
+def test_folders_are_not_taken_for_numbers_to_learn(pets: Path) -> None:
+    use = Use(task=regression())
+    with pytest.raises(ConfigError, match=r"folders are classes.*in a function of your own"):
+        load_dataset("image_folder", ANY_CODE, use, directory=pets)
 
 
 def test_mistakes_say_the_way_out(pets: Path, tmp_path: Path) -> None:

@@ -58,6 +58,12 @@ def load(
             "data.directory: is missing; set it to the folder that has a folder of images for "
             "each class"
         )
+    if use.task.labels == "numbers":
+        raise ConfigError(
+            f"data.name = 'image_folder': folders are classes, and task = {use.task.name!r} learns "
+            "numbers; load the images and their numbers in a function of your own, "
+            "data.name = 'package.module:function'"
+        )
     root = located("folder", options.folder, directory)
     whole = root / "train" if (root / "train").is_dir() else root
     apart = next((root / name for name in _TEST_FOLDERS if (root / name).is_dir()), None)

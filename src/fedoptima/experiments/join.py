@@ -290,12 +290,14 @@ def _own_data(setup: DeviceSetup, recipe: Recipe, facts: dict[str, int]) -> Data
     options = recipe.data.options if setup.data == recipe.data.name in OWN_FILES else {}
     task = task_of(recipe.task, setup.given.task, setup.given.loss, setup.code)
     use = Use(recipe.data.partition.column, train_only=True, task=task)  # the server has the tests
-    return _fitted(
-        load_dataset(
+    try:
+        own = load_dataset(
             setup.data, ANY_CODE, use, directory=setup.directory, progress=quiet, **options
-        ),
-        facts,
-    )
+        )
+    except ConfigError as error:  # here it is an option, and no key of a recipe
+        said = str(error).replace(f"data.name = {setup.data!r}", f"--data {setup.data}", 1)
+        raise ConfigError(said) from error
+    return _fitted(own, facts)
 
 
 def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:
