@@ -41,7 +41,7 @@ from fedoptima.engine.determinism import deterministic
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.setup import assemble, prepare
 from fedoptima.preprocess.job_costs import JobCosts, Rates
-from fedoptima.sim.processes.worker import keep_freed_memory
+from fedoptima.sim.processes.freed_memory import FreedMemory
 
 DEVICE = NodeId("device")
 TARGET = Path("docs/simulation-costs.md")
@@ -169,7 +169,7 @@ class Bench:
 
 
 def all_steps() -> list[Step]:
-    keep_freed_memory()  # as the workers of a simulation do; else every step clears its pages anew
+    FreedMemory()  # as the workers of a simulation do; else every step clears its pages anew
     with deterministic(1):
         benches = [Bench(task, cut) for task in TASKS for cut in task.fitted + task.predicted]
         for _ in range(ROUNDS):

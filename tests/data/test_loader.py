@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -105,6 +107,17 @@ def test_an_epoch_is_drawn_at_once_whatever_was_drawn_before():
         assert torch.equal(first.rows, second.rows)
         assert torch.equal(first.drawn, second.drawn)
     assert not torch.equal(fresh.epoch(0).drawn, fresh.epoch(1).drawn)
+
+
+def test_an_epoch_is_drawn_once_and_not_kept_beyond_its_last_step():
+    batches = loader(numbered(augment=True))
+    first = weakref.ref(batches.epoch(0))
+    for step in range(3):
+        batches.batch(step)
+        assert first() is batches.epoch(0)
+    again = batches.batch(3)
+    assert first() is None
+    assert same(batches.batch(3), again)
 
 
 def test_crops_are_drawn_apart_for_each_seed_and_node():

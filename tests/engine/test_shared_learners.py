@@ -76,6 +76,7 @@ def test_devices_in_turn_keep_their_momentum_and_get_nothing_of_the_others(
             shared[place].append(one_round(device, model, number * 2))
             book, tensors = device.set_aside()
             aside[place] = book, copy_of(tensors)
+            assert device.losses is None
     for ours, theirs in zip(shared, own, strict=True):
         assert all(same(one, other) for one, other in zip(ours, theirs, strict=True))
     assert not same(own[0][0], own[0][1])  # what the optimiser remembers counts

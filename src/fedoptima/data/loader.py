@@ -68,7 +68,7 @@ class Loader:
         self._batch_size = min(batch_size, len(self._rows))
         self._seed = seed
         self._node = node
-        self._epoch: Epoch | None = None  # the one drawn last
+        self._epoch: Epoch | None = None  # the one drawn last, until its last step
         self._ahead: tuple[int, Callable[[], Batch]] | None = None
 
     @property
@@ -119,6 +119,10 @@ class Loader:
     def _ordered(self, step: int) -> Callable[[], Batch]:
         number, place = divmod(step, self.per_epoch)
         rows, drawn = self.epoch(number).at(place)
+        if place == self.per_epoch - 1:
+            # A device may be idle for long. Kept, these few numbers would lie amid the memory that
+            # the steps of others free, and take: in a simulation it grew with every round.
+            self._epoch = None
         if isinstance(self._split, Split):
             return lambda: self.compute(rows, drawn)
         draw = self._split.order(rows, seed=self._seed, epoch=number)

@@ -259,7 +259,7 @@ class DeviceEngine:
 
     def set_aside(self) -> tuple[dict[str, object], Tensors]:
         """What a device keeps between two rounds, as `save` returns it; here nothing is kept."""
-        self._batch = None
+        self._batch = self.losses = None
         state, tensors = self._learning().set_aside()
         self._part_with_learner()
         return {"plan": self._plan, "learner": state, "waiting": []}, tensors

@@ -33,6 +33,7 @@ from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.shared_learners import SharedLearners
 from fedoptima.engine.workload import Workload
+from fedoptima.sim.processes.freed_memory import FreedMemory
 from fedoptima.sim.processes.messages import (
     Declared,
     Done,
@@ -48,7 +49,6 @@ from fedoptima.sim.processes.messages import (
 from fedoptima.sim.processes.shared_memory import Place, Region, SharedMemory, attach
 
 BuildDevice = Callable[[NodeId], DeviceEngine]
-_KEPT_FREE = 2**26  # bytes
 REPORT_AFTER = 0.015  # seconds: what is done in less is reported together
 
 
@@ -65,7 +65,6 @@ def work(
     """The main function of a worker process. ``others``: ends of pipes that are not its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of them
     _end_with_parent()
-    keep_freed_memory()
     for other in others:  # else the end of the driving process would not end this one's pipe
         other.close()
     gc.freeze()  # memory that is looked at is no longer shared with the driving process
@@ -81,15 +80,6 @@ def _end_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
-def keep_freed_memory() -> None:
-    """Every step takes and frees the same amounts; the system would clear each page every time."""
-    with suppress(AttributeError, OSError):  # glibc has it
-        mallopt = ctypes.CDLL(None).mallopt
-        m_trim_threshold, m_mmap_threshold = -1, -3
-        mallopt(m_mmap_threshold, _KEPT_FREE // 2)
-        mallopt(m_trim_threshold, _KEPT_FREE)
 
 
 class _Worker:
@@ -119,6 +109,7 @@ class _Worker:
         self._first: deque[Order] = deque()  # the server's jobs, and evaluations
         self._orders: deque[Order] = deque()
         self._done: list[Done] = []
+        self._freed = FreedMemory()
 
     def merges_with(self, threads: int) -> None:
         """At a barrier, the only merges of many updates, the other workers have nothing to do."""
@@ -240,6 +231,7 @@ class _Worker:
         place = self._region.store(unpack(outcome.result), own, order.room)
         del outcome
         book, aside = self._set_aside(order.node, engine)
+        self._freed.give_back()
         return Done(order.number, place, fault=fault, book=book, aside=aside)
 
     def _engine(self, order: Order) -> DeviceEngine:
