@@ -77,7 +77,7 @@ def build(device: str, devices: int, samples: int, epochs: int) -> Experiment:
     return prepare(validate(Recipe, recipe, "benchmark"), given)
 
 
-def of_recipe(path: Path, device: str, epochs: int) -> Experiment:
+def of_recipe(path: Path, device: str, epochs: float) -> Experiment:
     recipe = load_recipe(path)
     changed = recipe.model_dump(exclude_unset=True)
     changed["device"] = device

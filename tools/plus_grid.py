@@ -45,12 +45,20 @@ def methods(names: Sequence[str] = COMPARED) -> Choice:
     """FedOptima+, and the others: as they are and coded; PiPar also with a split of its own."""
     chosen: Choice = {PLUS: (PLUS, {})}
     for name in names:
-        coded = {key: CODED for key in _CODECS if key in options_of(METHODS[name])}
+        coded = {key: CODED for key in _sent(name)}
         for own in ({}, {"own_split": True}) if name == "pipar" else ({},):
             label = f"{name}, own split" if own else name
             chosen[label] = (name, own)
             chosen[f"{label}, {CODED}"] = (name, {**own, **coded})
     return chosen
+
+
+def _sent(name: str) -> list[str]:
+    """The codecs of what a method sends: with an auxiliary network, no gradients."""
+    factory = METHODS[name]
+    local_loss = factory(1).program.kind == "auxiliary"
+    unused = ("gradient_codec",) if local_loss else ()
+    return [key for key in _CODECS if key in options_of(factory) and key not in unused]
 
 
 def standing(found: Sensitivity) -> dict[str, list[Conditions]]:

@@ -86,8 +86,13 @@ def _bytes(groups: Sequence[Group], target: float) -> float | None:
     seconds = fastest_to(groups, target)
     if seconds is None:
         return None
-    rates = [(r.figures["bytes_up"] or 0.0) / (r.figures["seconds"] or 1.0) for r in groups[0]]
-    return seconds * fmean(rates)
+    return seconds * fmean(map(_bytes_each_second, groups[0]))
+
+
+def _bytes_each_second(record: Record) -> float:
+    """A record has bytes by epoch, and epochs of the two methods take different times."""
+    epoch, epochs, seconds = (record.figures[name] for name in ("bytes_up", "epochs", "seconds"))
+    return (epoch or 0.0) * (epochs or 0.0) / (seconds or 1.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedoptima.comparison.sensitivity import Grid, Sensitivity
+from fedoptima.methods.registry import METHODS
 from tests.cli.conftest import TINY
 from tools.plus_grid import main, methods, share, standing, words
 
@@ -18,6 +19,8 @@ def test_every_other_method_may_code_what_it_sends() -> None:
     sent = dict.fromkeys(("codec", "gradient_codec", "update_codec"), "int8")
     assert chosen["pipar, own split, int8"] == ("pipar", {"own_split": True, **sent})
     assert chosen["oafl"] == ("oafl", {})
+    for method, options in chosen.values():
+        METHODS[method](4, **options)  # nothing is coded that the method does not send
 
 
 def test_a_grid_its_map_and_its_words(tmp_path: Path) -> None:
