@@ -4,39 +4,17 @@ import pytest
 
 from fedoptima.core.aggregation import (
     WAIT,
-    AggregationPolicy,
     AsyncStaleness,
     Buffered,
-    Decision,
-    Offer,
 )
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
 from fedoptima.core.staleness import AlphaDecay, StalenessRule
 from fedoptima.core.types import NodeId
+from tests.core.offers import offer, weights
 from tests.support.bench import payload, update
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
-
-
-def offer(
-    policy: AggregationPolicy,
-    device: NodeId,
-    *,
-    based_on: int = 0,
-    version: int = 0,
-    samples: int = 1,
-    now: float = 0.0,
-) -> Decision:
-    handed_in = update(f"{device}/0/1", version=based_on)
-    decision = policy.offer(Offer(device, handed_in, samples, version, now))
-    policy.check()
-    return decision
-
-
-def weights(decision: Decision) -> dict[NodeId, float]:
-    assert decision.merge is not None
-    return {part.device: part.weight for part in decision.merge.parts}
 
 
 # ---- staleness rules ---------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from fedoptima.core.aggregation import WAIT, Decision
 from fedoptima.core.barrier import Barrier
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.types import NodeId
-from tests.core.barriers import A, B, C, D, barrier, leaves, offer, weights
+from tests.core.barriers import A, B, C, D, barrier, leaves
+from tests.core.offers import offer, weights
 
 
 def test_a_barrier_opens_when_all_are_there_weighted_by_samples_in_order_of_name() -> None:

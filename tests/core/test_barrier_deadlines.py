@@ -7,7 +7,8 @@ import pytest
 from fedoptima.core.aggregation import WAIT, Decision
 from fedoptima.core.barrier import LEAST_PATIENCE, PATIENCE, Barrier
 from fedoptima.core.errors import ConfigError, InvariantBroken
-from tests.core.barriers import A, B, C, barrier, leaves, offer, weights
+from tests.core.barriers import A, B, C, barrier, leaves
+from tests.core.offers import offer, weights
 
 
 def test_a_barrier_continues_without_the_silent_and_names_them() -> None:

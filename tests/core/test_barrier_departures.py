@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedoptima.core.aggregation import WAIT
-from tests.core.barriers import A, B, C, barrier, leaves, offer, weights
+from tests.core.barriers import A, B, C, barrier, leaves
+from tests.core.offers import offer, weights
 
 
 def test_a_barrier_that_waited_only_for_a_device_that_left_opens() -> None:
