@@ -230,6 +230,19 @@ def test_runs_are_measured_by_what_all_of_them_came_to() -> None:
     assert "The best accuracy is that of a, 90.0 %." in text
 
 
+def test_runs_of_a_task_without_accuracy_are_measured_by_their_loss() -> None:
+    def with_losses(label: str, *points: tuple[float, float]) -> RunView:
+        of = with_curve(view(), label, *points)
+        curve = tuple(replace(p, accuracy=None, loss=p.accuracy) for p in of.summary.curve)
+        return replace(of, summary=replace(of.summary, curve=curve))
+
+    a = with_losses("a", (1, 4.0), (2, 2.0), (9, 1.0))
+    b = with_losses("b", (3, 3.0), (5, 2.0))
+    text = " ".join(words.compare([a, b]))
+    assert "Every run came to a loss of 2: a first, after 2.0 s; b last, after 5.0 s." in text
+    assert "The best loss is that of a, 1." in text
+
+
 def test_without_accuracy_nothing_is_said_about_it() -> None:
     a = with_curve(view(), "a", (1, 0.5))
     b = with_curve(view(), "b")

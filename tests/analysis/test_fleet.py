@@ -142,7 +142,8 @@ def test_it_is_known_when_the_training_began_and_how_good_it_is() -> None:
     fleet.observe(planned(0.7))
     fleet.observe(told(3.0, SERVER, Evaluated(1, (("accuracy", 0.5), ("loss", 2.0)))))
     fleet.observe(told(4.0, SERVER, Evaluated(2, (("accuracy", 0.7), ("loss", 1.0)))))
-    assert (fleet.began, fleet.accuracies) == (0.7, [0.5, 0.7])
+    assert (fleet.began, fleet.measured["accuracy"]) == (0.7, [0.5, 0.7])
+    assert fleet.measured["loss"] == [2.0, 1.0]
 
 
 def test_a_model_sent_to_one_device_is_no_news_of_another() -> None:

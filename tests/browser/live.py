@@ -52,8 +52,8 @@ class LivePage:
             [name, column, before],
         )
 
-    def tile(self, label: str) -> list[str]:
-        tile: list[str] = self.visit.ask(_TILE, label)
+    def tile(self, label: str) -> list[str] | None:
+        tile: list[str] | None = self.visit.ask(_TILE, label)
         return tile
 
     def notes(self) -> list[str]:

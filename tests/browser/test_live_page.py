@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -133,6 +134,26 @@ def test_a_folder_of_runs_is_a_list_that_leads_to_each(live: LivePages, tmp_path
     page.says("#run-table tbody", "old")
     write_run(tmp_path / "late", story())  # no reload is needed
     page.says("#run-table tbody", "late")
+
+
+def test_a_task_without_accuracy_shows_its_loss(live: LivePages, tmp_path: Path) -> None:
+    def without_accuracy(record: Record) -> Record:
+        event = record.event
+        if not isinstance(event, Evaluated):
+            return record
+        return replace(record, event=replace(event, metrics=(("loss", 0.25), ("mae", 0.5))))
+
+    run = GrowingRun(tmp_path / "run")
+    run.write(map(without_accuracy, story()))
+    run.end(curve=[{"accuracy": None, "loss": 0.25}])
+    page = live.open(live.serve(tmp_path))
+    page.says("#run-table tbody", "loss 0.25")
+    page.visit.page.get_by_role("link", name="run", exact=True).click()
+    page.says("#metrics-title", "Metrics")
+    page.visit.waits_for("() => document.getElementById('metrics')._fullData?.length === 2")
+    assert page.tile("loss") == ["0.25", "best 0.25"]
+    assert page.tile("accuracy") is None
+    assert page.visit.page.locator("#accuracy-figure").is_hidden()
 
 
 def test_only_who_has_the_token_is_let_in(live: LivePages, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedoptima.analysis.quality import Quality
 from fedoptima.comparison.execution import RunState
 from fedoptima.display.comparison_progress import (
     PoolBars,
@@ -23,7 +24,9 @@ from fedoptima.display.comparison_progress import (
 from tests.cli.conftest import Call
 from tests.cli.test_interrupt import PATIENCE, wait_for_checkpoint
 
-TRAINING = RunState("fl", 1, "training", 0.5, seconds=61.0, epochs=2.5, accuracy=0.9)
+TRAINING = RunState(
+    "fl", 1, "training", 0.5, seconds=61.0, epochs=2.5, quality=Quality("accuracy", 0.9, 0.9)
+)
 
 
 def test_a_comparison_ends_with_one_table_and_where_it_is(call: Call, recipe: Path) -> None:

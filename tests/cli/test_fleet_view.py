@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from fedoptima.analysis.idle_time import Usage
+from fedoptima.analysis.quality import Quality
 from fedoptima.cli.logs import DeviceErrors, attached, log_to_console, log_to_file
 from fedoptima.cli.views.fleet_state import DeviceRow, FleetState
 from fedoptima.cli.views.fleet_table import MOST_ROWS, picture
@@ -22,7 +23,7 @@ from tests.support.network import NAMES, Server, start_device, tiny_recipe, unti
 
 LOG = logging.getLogger("fedoptima.server")
 
-COURSE = RunProgress(83.0, "4.3 of 10 epochs", 0.43, 0.961, 0.97, 0.9, 0.8)
+COURSE = RunProgress(83.0, "4.3 of 10 epochs", 0.43, Quality("accuracy", 0.961, 0.97), 0.9, 0.8)
 ROW = DeviceRow("pi-1", "training", True, "6.06", "2,058", 40, 1, 203, Usage(3.0, 1.0, 0.0), 0.4)
 STATE = FleetState(
     course=COURSE,
@@ -112,6 +113,12 @@ def test_before_the_training_it_says_who_is_waited_for() -> None:
 
 def test_errors_are_below_the_table() -> None:
     assert drawn(replace(STATE, errors=("pi-2: no\nmemory",)))[-1] == "pi-2: no memory"
+
+
+def test_what_has_not_been_measured_yet_is_left_out() -> None:
+    state = replace(STATE, course=replace(COURSE, quality=None))
+    assert drawn(state)[1].endswith("4.3 of 10 epochs, 1 min 23 s")
+    assert "4.3 of 10 epochs, busy: " in state.line()
 
 
 # ---- lines ---------------------------------------------------------------------------------------

@@ -137,6 +137,26 @@ def test_a_dry_comparison_has_no_lines_about_accuracy() -> None:
     assert cells(found, "peak server MiB") == ["7"]
 
 
+def test_a_task_without_accuracy_has_lines_about_its_loss() -> None:
+    learned = replace(FIGURES, accuracy=None, best_accuracy=None, loss=0.5, best_loss=0.25)
+    curve = (Moment(1.0, 1.0, None, 0.25), Moment(2.0, 2.0, None, 0.5))
+    found = comparison(
+        Run("fl", 1, figures=learned, curve=curve), Run("oafl", 1, error="loss is nan")
+    )
+    assert cells(found, "final loss") == ["0.5", "failed"]
+    assert cells(found, "best loss") == ["0.25", "failed"]
+    assert not any("accuracy" in name for name, _ in lines(found))
+    assert "loss" in found._repr_html_()
+    figure = found.plot()
+    assert figure.layout.yaxis.title.text == "loss"
+    assert list(figure.data[0].y) == [0.25, 0.5]
+
+
+def test_the_loss_has_no_line_where_there_is_an_accuracy() -> None:
+    learned = replace(FIGURES, loss=0.5, best_loss=0.25)
+    assert not any("loss" in name for name, _ in lines(comparison(Run("fl", 1, figures=learned))))
+
+
 def test_the_markdown_table_is_rectangular() -> None:
     text = comparison(run("fl", 1), run("fl", 2, best=0.9), run("oafl", 1)).to_markdown()
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedoptima.comparison.result import Comparison
-from fedoptima.comparison.rows import read_run
+from fedoptima.comparison.rows import Run, read_run
 from fedoptima.comparison.spec import describe, recipe_of
 from fedoptima.comparison.tuning import (
     RATE,
@@ -48,10 +48,31 @@ def test_the_settings_with_the_best_held_out_accuracy_are_chosen(swept: Comparis
     assert [choice.method for choice in choices] == ["fedoptima", "fl"]
     for choice in choices:
         assert choice.settings == {RATE: 0.05}
+        assert choice.accuracy is not None
         assert choice.second is not None
         assert choice.accuracy > choice.second
         assert choice.runs == 2
         assert choice.epochs == pytest.approx(2, abs=0.6)
+
+
+def test_a_task_without_accuracy_is_chosen_for_by_its_loss(
+    swept: Comparison, tmp_path: Path
+) -> None:
+    """Of the same runs, as if they had no accuracy; and the rate that learned had more loss."""
+
+    def turned(run: Run) -> Run:
+        assert run.figures is not None
+        loss = 2.0 if run.settings[RATE] == 0.05 else 0.5
+        return replace(run, figures=replace(run.figures, accuracy=None, loss=loss))
+
+    by_loss = replace(swept, runs=tuple(map(turned, swept.runs)))
+    for choice in write_choice(by_loss, tmp_path, 7.0):
+        assert choice.settings == {RATE: 1e-12}
+        assert (choice.accuracy, choice.loss, choice.second) == (None, 0.5, 2.0)
+        assert choice.held_out() == ("loss 0.5", "loss 2")
+    text = (tmp_path / "tuned.toml").read_text()
+    assert "in the same grid, by the loss" in text
+    assert "fl: loss 0.5, next loss 2; 2 runs" in text
 
 
 def test_test_data_have_no_say(swept: Comparison) -> None:

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from fedoptima.analysis.quality import Quality
 from fedoptima.display.silent import SilentPool, SilentView
 from fedoptima.display.views import counting, place_of, run_view, runs_view
 from tests.experiments.runs import run
@@ -107,12 +108,13 @@ def test_many_runs_in_a_notebook_have_a_bar_each(notebook: Notebook) -> None:
         share=0.25,
         seconds=1.0,
         epochs=2.0,
-        accuracy=0.5,
+        quality=Quality("accuracy", 0.5, 0.5),
         error=None,
     )
     with runs_view("title", None) as view:
         view.show([state])
     first, last = notebook.shown
     assert '&lt;fl&gt; (seed 1) <progress value="0.2500">' in first
+    assert "2.0 epochs, 1.0 s, 50.0 %" in first
     assert "0 of 1 runs" in first
     assert last == ""

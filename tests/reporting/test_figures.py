@@ -231,6 +231,15 @@ def test_tables_have_a_cell_for_every_column() -> None:
         assert {len(row) for row in table.rows} == {len(table.head)}
 
 
+def test_figures_that_no_run_has_are_not_in_the_table() -> None:
+    def names(*runs: RunView) -> list[str]:
+        return [row[0] for row in key_figures(runs).rows]
+
+    measured, dry = with_curve(view(), "a", (1, 0.5)), with_curve(view(), "dry")
+    assert names(measured, dry)[:2] == ["final accuracy", "best accuracy"]
+    assert names(dry)[0] == "time"
+
+
 def test_the_split_that_was_used_is_marked() -> None:
     table = splits(view("fedoptima"))
     assert table is not None

@@ -15,7 +15,7 @@ import pytest
 from fedoptima.analysis.accounts import Accounts
 from fedoptima.analysis.server_state import ServerState
 from fedoptima.analysis.spans import Kind, Span, SpanAccount
-from fedoptima.core.events import Received
+from fedoptima.core.events import Evaluated, Received
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.reporting.perfetto import PerfettoWriter
 from fedoptima.trace.record import Record
@@ -136,6 +136,12 @@ def test_accuracy_is_a_counter() -> None:
     assert curve
     found = counts(fedoptima_run(), "accuracy")
     assert [value for _, value in found] == pytest.approx([100 * (p.accuracy or 0) for p in curve])
+
+
+def test_without_accuracy_the_loss_is_a_counter() -> None:
+    measured = Evaluated(1, (("loss", 0.25), ("mae", 0.5)))
+    document = written([*trace_of("fl"), Record(99.0, SERVER, measured, [])])
+    assert [value for _, value in counts(document, "loss")] == [0.25]
 
 
 def test_arrows_join_the_two_ends_of_a_payloads_way() -> None:

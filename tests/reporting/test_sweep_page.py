@@ -72,6 +72,18 @@ def test_words_are_places_and_figures_that_no_run_has_are_left_out() -> None:
     assert not [figure for figure in sweep_figures(sweep) if figure.name == "target"]
 
 
+def test_the_loss_is_drawn_where_there_is_no_accuracy() -> None:
+    def learned(**figures: float | None) -> Comparison:
+        known = type(FIGURES)(**{**vars(FIGURES), "loss": 0.5, "best_loss": 0.25, **figures})
+        runs = [Run("fl", 1, figures=known, settings={"seed": n}) for n in (1, 2)]
+        return swept({"seed": [1, 2]}, *runs)
+
+    without = learned(accuracy=None, best_accuracy=None)
+    assert figure(without, "loss").traces[0]["y"] == [0.5, 0.5]
+    assert figure(without, "best-loss").traces[0]["y"] == [0.25, 0.25]
+    assert not [each for each in sweep_figures(learned()) if "loss" in each.name]
+
+
 def test_the_page_is_whole_and_no_value_breaks_out_of_its_place(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)"
     sweep = swept({"data.directory": [evil]}, run("fl", data__directory=evil))

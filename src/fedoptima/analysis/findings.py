@@ -14,6 +14,7 @@ from fedoptima.analysis.influence import influence_warnings
 from fedoptima.analysis.problems import in_words
 from fedoptima.analysis.run_view import RunView
 from fedoptima.analysis.spans import Kind
+from fedoptima.core.stopping import ACCURACY, LOSS
 from fedoptima.core.text import cut
 from fedoptima.core.types import NodeId
 
@@ -217,28 +218,46 @@ def compare(views: Sequence[RunView]) -> list[str]:
 
 
 def _first_there(views: Sequence[RunView]) -> Iterator[str]:
-    """The accuracy that all came to, and when each first did."""
-    curves = {
-        view.label: [(p.seconds, p.accuracy) for p in view.summary.curve if p.accuracy is not None]
-        for view in views
-    }
+    """The accuracy that all came to, and when each first did; the loss, where there is none."""
+    name, curves = ACCURACY, _measured(views, ACCURACY)
+    if not any(curves.values()):
+        name, curves = LOSS, _measured(views, LOSS, sign=-1)  # less of it is better
     if not all(curves.values()):
         return
-    common = min(max(accuracy for _, accuracy in curve) for curve in curves.values())
+
+    def worded(value: float) -> str:
+        return percent(value) if name == ACCURACY else brief(-value)
+
+    common = min(max(value for _, value in curve) for curve in curves.values())
     times = {
-        label: next(seconds for seconds, accuracy in curve if accuracy >= common)
+        label: next(seconds for seconds, value in curve if value >= common)
         for label, curve in curves.items()
     }
     first, last = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+    reached = f"{worded(common)} accuracy" if name == ACCURACY else f"a loss of {worded(common)}"
     if duration(times[first]) != duration(times[last]):
         yield (
-            f"Every run came to {percent(common)} accuracy: {first} first, after "
+            f"Every run came to {reached}: {first} first, after "
             f"{duration(times[first])}; {last} last, after {duration(times[last])}."
         )
-    best = {label: max(accuracy for _, accuracy in curve) for label, curve in curves.items()}
+    best = {label: max(value for _, value in curve) for label, curve in curves.items()}
     top = max(best, key=best.__getitem__)
     if best[top] > common:
-        yield f"The best accuracy is that of {top}, {percent(best[top])}."
+        yield f"The best {name} is that of {top}, {worded(best[top])}."
+
+
+def _measured(
+    views: Sequence[RunView], name: str, sign: int = 1
+) -> dict[str, list[tuple[float, float]]]:
+    """Of each run: seconds, and the figure at that time."""
+    return {
+        view.label: [
+            (point.seconds, sign * value)
+            for point in view.summary.curve
+            if (value := getattr(point, name)) is not None
+        ]
+        for view in views
+    }
 
 
 def _idle_times(views: Sequence[RunView]) -> Iterator[str]:

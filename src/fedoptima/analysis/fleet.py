@@ -34,6 +34,7 @@ from fedoptima.core.jobs import (
 )
 from fedoptima.core.messages import Failed, GlobalModel, Join, Message, ModelUpdate
 from fedoptima.core.robust import merged_parts
+from fedoptima.core.stopping import ACCURACY, LOSS
 from fedoptima.core.text import cut
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.gap import core_after
@@ -84,7 +85,7 @@ class FleetAccount:
         self.version = 0  # t
         self.batches = 0  # that the server has trained on
         self.reused = 0  # batches that it has trained on again
-        self.accuracies: list[float] = []  # one per evaluation
+        self.measured: dict[str, list[float]] = {ACCURACY: [], LOSS: []}  # one per evaluation
         self.failing: dict[NodeId, str] = {}  # nodes that cannot write, and why
 
     def observe(self, record: Record) -> None:
@@ -117,7 +118,9 @@ class FleetAccount:
             case JobDone() as done:
                 self._job_done(done, at)
             case Evaluated(_, metrics):
-                self.accuracies += [value for name, value in metrics if name == "accuracy"]
+                for name, value in metrics:
+                    if name in self.measured:
+                        self.measured[name].append(value)
         for effect in record.effects:
             self._effect(effect, at)
 

@@ -81,7 +81,8 @@ def run_server(
             if shown_at is not None and not quiet:
                 console.print(f"dashboard on {shown_at}", soft_wrap=True)
             view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
-            setup = prepare_server(recipe, Given(code=code), view.reading)
+            shared = background is not None  # the devices are started here
+            setup = prepare_server(recipe, Given(code=code), view.reading, shared=shared)
             if extended:  # not earlier: what was not possible leaves the run as it was
                 directory.extend(recipe)
             if not resume:

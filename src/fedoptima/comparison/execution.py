@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from fedoptima.analysis.quality import Quality, quality_of
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import FedOptimaError
 from fedoptima.experiments.given import Given, named_packages
@@ -71,7 +72,7 @@ class RunState:
     share: float | None = None  # of its budget; None: not known, or only accuracy ends it
     seconds: float = 0.0  # on the run's clock
     epochs: float = 0.0
-    accuracy: float | None = None
+    quality: Quality | None = None  # None: nothing has been measured yet
     error: str | None = None
 
     @classmethod
@@ -181,16 +182,15 @@ class _Reporter:
         if not self._is_time() and simulation.outcome is None:
             return
         progress = simulation.server.machine.progress
-        measured = [p.accuracy for p in watch.course.points if p.accuracy is not None]
         self.say(
             "training",
             share=progress.share(simulation.now) if not self._stop.only_accuracy else None,
             seconds=max(0.0, simulation.now - watch.course.began),
             epochs=progress.epochs,
-            accuracy=measured[-1] if measured else None,
+            quality=quality_of(watch.course.points),
         )
 
-    def say(self, phase: Phase, **figures: float | str | None) -> RunState:
+    def say(self, phase: Phase, **figures: float | str | Quality | None) -> RunState:
         self._state = replace(self._state, phase=phase, **figures)  # type: ignore[arg-type]
         self._line.send(self._state)
         return self._state

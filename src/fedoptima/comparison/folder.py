@@ -51,9 +51,10 @@ def write_result(comparison: Comparison, folder: Path) -> None:
     kind, vary = comparison.about.kind, comparison.about.vary
     records = list(as_records(comparison))
     names = len(vary) + 2  # method, settings, seed
-    curves: list[list[object]] = [[*records[0][:names], "seconds", "epochs", "accuracy"]]
+    measured = ("seconds", "epochs", "accuracy", "loss")
+    curves: list[list[object]] = [[*records[0][:names], *measured]]
     for run, record in zip(comparison.runs, records[1:], strict=True):
-        curves += [[*record[:names], at.seconds, at.epochs, at.accuracy] for at in run.curve]
+        curves += [[*record[:names], *(getattr(at, m) for m in measured)] for at in run.curve]
     write_whole(folder / "curves.csv", _as_csv(curves))
     if vary:
         write_whole(folder / f"{kind}.csv", _as_csv(records))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedoptima.comparison.rows import Moment, Run
+from fedoptima.comparison.rows import Run
 from fedoptima.core.errors import ConfigError
 from fedoptima.methods.registry import find_method
 from fedoptima.named_code import ANY_CODE
@@ -45,10 +45,10 @@ def rescaled(trained: Run, dry: Run) -> Run:
             f"epochs (they ended after {trained.figures.epochs:g} and {dry.figures.epochs:g}); "
             "rescaling needs the same recipe and budget, and that no device leaves"
         )
-    accuracies = ("accuracy", "best_accuracy", "test_accuracy")
-    figures = replace(dry.figures, **{name: getattr(trained.figures, name) for name in accuracies})
+    learnt = ("accuracy", "best_accuracy", "test_accuracy", "loss", "best_loss")
+    figures = replace(dry.figures, **{name: getattr(trained.figures, name) for name in learnt})
     curve = (
-        Moment(time.seconds, learned.epochs, learned.accuracy)
+        replace(learned, seconds=time.seconds)
         for time, learned in zip(dry.curve, trained.curve, strict=True)
     )
     return replace(dry, figures=figures, curve=tuple(curve), weights_digest=trained.weights_digest)

@@ -84,10 +84,10 @@ class Comparison(ComparedRuns):
 
     def _repr_html_(self) -> str:
         """In a notebook: the table, and the curves of all runs below it."""
-        return as_html(self._title, self._cells(), self._curves(), "accuracy, %")
+        return as_html(self._title, self._cells(), *self._curves())
 
     def plot(self) -> Any:
-        """The accuracy of every run over time.
+        """The accuracy of every run over time, or its loss where the task has no accuracy.
 
         Returns:
             A `plotly.graph_objects.Figure`.
@@ -95,7 +95,7 @@ class Comparison(ComparedRuns):
         Raises:
             ConfigError: plotly is missing; the message says how to install it.
         """
-        return as_figure(self._title, self._curves(), "accuracy, %")
+        return as_figure(self._title, *self._curves())
 
     def to_pandas(self) -> Any:
         """The figures of every run.
@@ -123,14 +123,19 @@ class Comparison(ComparedRuns):
         names = [Case(row.method, tuple(row.settings.items())).label for row in self.rows]
         return [["", *names], *([name, *cells] for name, cells in lines(self))]
 
-    def _curves(self) -> dict[str, list[tuple[float, float]]]:
-        several = len(self.about.seeds) > 1
-        return {
+    def _curves(self) -> tuple[dict[str, list[tuple[float, float]]], str]:
+        """Of every run, over seconds; and what it is."""
+        several, losses = len(self.about.seeds) > 1, self.shows_loss
+        figure, scale = ("loss", 1.0) if losses else ("accuracy", 100.0)
+        curves = {
             f"{run.label}, seed {run.seed}" if several else run.label: [
-                (at.seconds, 100 * at.accuracy) for at in run.curve if at.accuracy is not None
+                (at.seconds, scale * value)
+                for at in run.curve
+                if (value := getattr(at, figure)) is not None
             ]
             for run in self.runs
         }
+        return curves, "loss" if losses else "accuracy, %"
 
     def to_json(self) -> str:
         """Everything, as JSON."""
@@ -221,8 +226,12 @@ def _lines(comparison: ComparedRuns) -> Iterator[Line]:
     rows = comparison.rows
     if comparison.failed:
         yield "failed runs", [str(len(row.errors) or NONE) for row in rows]
-    yield "final accuracy, %", [_percent(row, "accuracy") for row in rows]
-    yield "best accuracy, %", [_percent(row, "best_accuracy") for row in rows]
+    if comparison.shows_loss:
+        yield "final loss", [_learned(row, "loss", brief) for row in rows]
+        yield "best loss", [_learned(row, "best_loss", brief) for row in rows]
+    else:
+        yield "final accuracy, %", [_percent(row, "accuracy") for row in rows]
+        yield "best accuracy, %", [_percent(row, "best_accuracy") for row in rows]
     if any(row.mean is not None and row.mean.test_accuracy is not None for row in rows):
         yield "test accuracy, %", [_percent(row, "test_accuracy") for row in rows]
     if comparison.target is not None:
@@ -252,10 +261,12 @@ def _scaled(scale: float) -> Callable[[float], str]:
     return lambda number: brief(scale * number)
 
 
+def _learned(row: Row, figure: str, wording: Callable[[float], str]) -> str:
+    return "failed" if row.mean is None else _cell(row, figure, wording)
+
+
 def _percent(row: Row, figure: str) -> str:
-    if row.mean is None:
-        return "failed"
-    return _cell(row, figure, lambda number: f"{100 * number:.1f}")
+    return _learned(row, figure, lambda number: f"{100 * number:.1f}")
 
 
 def _time(row: Row) -> str:

@@ -43,6 +43,8 @@ class Figures:
     server_reused_share: float | None = None  # of its time, on batches that it trained on before
     reused_throughput: float | None = None  # samples per second, on the server
     test_accuracy: float | None = None  # where validation data was held out of the training data
+    loss: float | None = None  # of the final weights
+    best_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Moment:
     seconds: float
     epochs: float
     accuracy: float | None
+    loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,12 @@ class ComparedRuns:
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         return tuple(self._row(case) for case in self.about.cases)
+
+    @cached_property
+    def shows_loss(self) -> bool:
+        """The task has no accuracy: the loss says how good the models are."""
+        known = [run.figures for run in self.runs if run.figures is not None]
+        return any(f.loss is not None for f in known) and all(f.accuracy is None for f in known)
 
     @cached_property
     def reference(self) -> str | None:
@@ -207,7 +216,8 @@ def read_run(case: Case, seed: int, summary: Mapping[str, Any]) -> Run:
     """From a run's summary.json."""
     usage = (summary["usage"][SERVER], summary["device_usage"])
     server, devices = (use["per_epoch"] for use in usage)
-    traffic, throughput = summary["traffic"], summary["throughput"]
+    traffic, throughput, curve = summary["traffic"], summary["throughput"], summary["curve"]
+    losses = [point["loss"] for point in curve if point["loss"] is not None]
     figures = Figures(
         accuracy=summary["accuracy"],
         best_accuracy=summary["best_accuracy"],
@@ -228,13 +238,15 @@ def read_run(case: Case, seed: int, summary: Mapping[str, Any]) -> Run:
         server_reused_share=usage[0].get("reused_share"),
         reused_throughput=throughput.get("reused"),
         test_accuracy=summary.get("test_accuracy"),
+        loss=losses[-1] if losses else None,
+        best_loss=min(losses, default=None),
     )
     return Run(
         case.method,
         seed,
         settings=dict(case.settings),
         figures=figures,
-        curve=tuple(Moment(p["seconds"], p["epochs"], p["accuracy"]) for p in summary["curve"]),
+        curve=tuple(Moment(p["seconds"], p["epochs"], p["accuracy"], p["loss"]) for p in curve),
         trace_digest=summary["trace_digest"],
         weights_digest=summary["weights_digest"],
     )

@@ -1,9 +1,10 @@
 """Each method's settings, chosen from the same small grid on held-out data: never by test data.
 
 A sweep in which a tenth of the training data is held out; then, for each method, the row with the
-best accuracy on it after the last epoch, the mean over seeds. What was varied and chosen becomes
-the recipe's ``[methods.NAME]``, in ``tuned.toml``, with what the search cost. Keys with one value
-only are conditions of the search and are not recorded: that is how data are held out.
+best accuracy on it after the last epoch (the lowest loss, where the task has no accuracy), the mean
+over seeds. What was varied and chosen becomes the recipe's ``[methods.NAME]``, in ``tuned.toml``,
+with what the search cost. Keys with one value only are conditions of the search and are not
+recorded: that is how data are held out.
 
     swept = sweep(recipe, search_grid(recipe, methods, epochs=30), methods=methods, out=folder)
     write_choice(swept, folder)
@@ -23,7 +24,6 @@ from fedoptima.comparison.cases import shown
 from fedoptima.comparison.folder import about_file
 from fedoptima.comparison.protocols import HELD_OUT
 from fedoptima.comparison.result import Comparison
-from fedoptima.comparison.rows import Row
 from fedoptima.comparison.settings import option_of, recipe_key
 from fedoptima.comparison.spec import About
 from fedoptima.config.load import set_key, unset_in_methods, validate
@@ -96,12 +96,20 @@ class Choice:
 
     method: str
     settings: Mapping[str, object]  # those that were chosen, by the keys that were varied
-    accuracy: float  # on the data held out: the mean over seeds, after the last epoch
+    accuracy: float | None  # on the data held out: the mean over seeds, after the last epoch
     second: float | None  # of the next best settings
     runs: int
     failed: int  # of these runs
     epochs: float
     seconds: float  # of virtual time
+    loss: float | None = None  # in place of the accuracy, where the task has none
+
+    def held_out(self) -> tuple[str, str]:
+        """How good the best and the next best settings are, in words."""
+        best, words = (
+            (self.loss, "loss {:.4g}") if self.accuracy is None else (self.accuracy, "{:.2%}")
+        )
+        return words.format(best), "-" if self.second is None else words.format(self.second)
 
 
 def choose(swept: Comparison) -> tuple[Choice, ...]:
@@ -114,28 +122,27 @@ def _choose(swept: Comparison, method: str) -> Choice | None:
     rows = [row for row in swept.rows if row.method == method]
     runs = [run for run in swept.runs if run.method == method]
     figures = [run.figures for run in runs if run.figures is not None]
-    ranked = sorted(filter(_complete, rows), key=_accuracy, reverse=True)
+    figure = "loss" if swept.shows_loss else "accuracy"
+    ranked = [
+        (value, row)
+        for row in rows
+        if not row.errors and (value := getattr(row.mean, figure, None)) is not None
+    ]
+    ranked.sort(key=lambda each: each[0], reverse=figure == "accuracy")
     if not ranked:
         return None
-    best, *others = ranked
+    (best, chosen), *others = ranked
     return Choice(
         method,
-        {key: value for key, value in best.settings.items() if len(swept.about.vary[key]) > 1},
-        _accuracy(best),
-        _accuracy(others[0]) if others else None,
+        {key: value for key, value in chosen.settings.items() if len(swept.about.vary[key]) > 1},
+        best if figure == "accuracy" else None,
+        others[0][0] if others else None,
         len(runs),
         len(runs) - len(figures),
         sum(each.epochs for each in figures),
         sum(each.seconds for each in figures),
+        loss=best if figure == "loss" else None,
     )
-
-
-def _complete(row: Row) -> bool:
-    return not row.errors and row.mean is not None and row.mean.accuracy is not None
-
-
-def _accuracy(row: Row) -> float:
-    return row.mean.accuracy if row.mean is not None and row.mean.accuracy is not None else 0.0
 
 
 def tuned_recipe(recipe: Recipe, choices: Iterable[Choice]) -> dict[str, Any]:
@@ -171,7 +178,7 @@ def write_choice(swept: Comparison, folder: Path, wall_seconds: float) -> tuple[
     choices = choose(swept)
     if not choices:
         raise ConfigError(
-            f"{folder}: no method has settings with an accuracy to choose by; "
+            f"{folder}: no method has settings with an accuracy or a loss to choose by; "
             f"{swept.about.kind}.md says what failed"
         )
     about = swept.about
@@ -226,22 +233,22 @@ def described(choice: Choice) -> list[str]:
 
 
 def _header(about: About, choices: Sequence[Choice], wall_seconds: float) -> str:
-    total = cost(choices)
+    total, figure = cost(choices), "accuracy" if choices[0].loss is None else "loss"
     share = about.vary["data.validation"][0] if "data.validation" in about.vary else HELD_OUT
     seeds = ", ".join(map(str, about.seeds))
     lines = [
         f"Made by: {about.command or 'fedoptima.comparison.tuning'}",
         f"{about.date}, fedoptima {about.versions['fedoptima']}, {about.machine}",
-        "Under [methods] are the best settings of each method in the same grid, by the accuracy",
+        f"Under [methods] are the best settings of each method in the same grid, by the {figure}",
         f"on {share:.0%} of the training data, held out (seeds {seeds}). The search took",
         f"{total['runs']:g} runs, {total['epochs']:.0f} epochs, {total['seconds']:.0f} s of "
         f"virtual time and {wall_seconds:.0f} s on the machine:",
     ]
     for choice in choices:
-        second = f", next {choice.second:.2%}" if choice.second is not None else ""
+        best, second = choice.held_out()
         failed = f" ({choice.failed} failed)" if choice.failed else ""
         lines.append(
-            f"  {choice.method}: {choice.accuracy:.2%}{second}; {choice.runs} runs{failed}, "
+            f"  {choice.method}: {best}, next {second}; {choice.runs} runs{failed}, "
             f"{choice.epochs:.0f} epochs, {choice.seconds:.0f} s"
         )
     return "".join(f"# {line}\n" for line in lines)

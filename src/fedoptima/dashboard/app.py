@@ -23,8 +23,7 @@ from fedoptima.dashboard.stream import Wish, messages
 from fedoptima.dashboard.watch import Cadence, Watch, Watches
 from fedoptima.reporting.palette import KIND_NAMES, KINDS_ON_DARK, KINDS_ON_LIGHT
 
-_KEPT = {"accuracy": "accuracy", "best": "best_accuracy", "epochs": "epochs"}
-_FOLLOWED = 8  # runs in progress whose accuracy a list shows
+_FOLLOWED = 8  # runs in progress whose figures a list shows
 
 
 def dashboard(runs: Runs, *, token: str | None = None, cadence: Cadence | None = None) -> Starlette:
@@ -111,7 +110,8 @@ def _row(runs: Runs, run: RunFolder) -> dict[str, object]:
         **about(description),
         "state": state,
         "text": text,
-        **{key: _figure(kept.get(name)) for key, name in _KEPT.items()},
+        "epochs": _figure(kept.get("epochs")),
+        "quality": kept.get("quality"),
         "age": round(run.silent()),
     }
 
@@ -121,7 +121,7 @@ def _so_far(watch: Watch | None) -> dict[str, object]:
         return {}
     now = watch.latest.sections["now"]
     assert isinstance(now, dict)
-    return {key: now[key] for key in ("state", "text", "accuracy", "best", "epochs")}
+    return {key: now[key] for key in ("state", "text", "quality", "epochs")}
 
 
 def _figure(value: object) -> float | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fedoptima.analysis.curve import USUAL
+from fedoptima.analysis.quality import Quality, quality
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.text import cut
 from fedoptima.trace.description import RunDescription, read_config
@@ -20,7 +23,7 @@ MOST_RUNS = 300
 SILENT = 20.0  # seconds without a new record until a run is no longer said to be going on
 _DEPTH = 3  # a comparison is a folder of runs; so may be a folder of comparisons
 
-_SHOWN = ("reason", "seconds", "epochs", "accuracy", "best_accuracy")
+_SHOWN = ("reason", "seconds", "epochs")
 
 JsonObject = Mapping[str, object]
 
@@ -74,7 +77,10 @@ class RunFolder:
     def summary(self) -> JsonObject:
         """What a list shows of it; all else is in the trace."""
         summary = _read(self.files.summary)
-        return {key: summary[key] for key in _SHOWN if key in summary}
+        shown = {key: summary[key] for key in _SHOWN if key in summary}
+        return (
+            {**shown, "quality": plain_quality(_quality(summary.get("curve")))} if summary else {}
+        )
 
 
 @dataclass
@@ -124,6 +130,21 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
             yield path
         elif depth > 1:
             yield from _below(path, depth - 1)
+
+
+def plain_quality(found: Quality | None) -> JsonObject | None:
+    """What is not finite has no place in JSON."""
+    return asdict(found) if found and math.isfinite(found.last + found.best) else None
+
+
+def _quality(curve: object) -> Quality | None:
+    points = (
+        [point for point in curve if isinstance(point, dict)] if isinstance(curve, list) else []
+    )
+    found = {name: [point.get(name) for point in points] for name in USUAL}
+    return quality(
+        {name: [v for v in values if isinstance(v, int | float)] for name, values in found.items()}
+    )
 
 
 def _read(path: Path) -> JsonObject:

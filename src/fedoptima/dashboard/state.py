@@ -11,12 +11,13 @@ from typing import TypeVar
 from fedoptima.analysis.curve import shown_metrics
 from fedoptima.analysis.fleet import DeviceFacts, DeviceState
 from fedoptima.analysis.formatting import roughly
+from fedoptima.analysis.quality import quality_of
 from fedoptima.analysis.summary import Summary
 from fedoptima.core.plan import Plan
 from fedoptima.core.text import cut, short_name
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.dashboard.accounts import RunAccounts
-from fedoptima.dashboard.folder import SILENT, JsonObject, RunFolder
+from fedoptima.dashboard.folder import SILENT, JsonObject, RunFolder, plain_quality
 from fedoptima.trace.description import RunDescription
 
 MOST_POINTS = 300  # of a curve
@@ -108,15 +109,13 @@ def condition(run: RunFolder, kept: JsonObject) -> tuple[str, str]:
 def _figures(
     description: RunDescription | None, known: RunAccounts, summary: Summary
 ) -> dict[str, object]:
-    accuracies = [point.accuracy for point in summary.curve if point.accuracy is not None]
     recent, traffic = known.recent_throughput(), summary.traffic
     return {
         "seconds": number(summary.seconds),
         "epochs": number(summary.epochs),
         "share": number(_share(description, summary)),
         "version": known.fleet.version,
-        "accuracy": number(accuracies[-1]) if accuracies else None,
-        "best": number(max(accuracies)) if accuracies else None,
+        "quality": plain_quality(quality_of(summary.curve)),
         "device_throughput": number(recent.device),
         "server_throughput": number(recent.server),
         "reused_throughput": number(recent.reused),

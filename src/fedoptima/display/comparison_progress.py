@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedoptima.analysis.formatting import duration, percent
+from fedoptima.analysis.formatting import duration
 from fedoptima.display.console import say, stderr
 from fedoptima.display.progress import Refresh, shows_live
 from fedoptima.display.silent import RunState, SilentPool
@@ -101,7 +101,7 @@ def progress_of(state: RunState, *, brief: bool = False) -> str:
     if not state.epochs:
         return state.phase
     figures = [f"{state.epochs:.1f} epochs", duration(state.seconds)]
-    if state.accuracy is not None:
-        figures.append(percent(state.accuracy))
+    if state.quality is not None:
+        figures.append(state.quality.short)
     ended = f"{state.phase}: " if state.over and not brief else ""
     return ended + ", ".join(figures)

@@ -49,9 +49,10 @@ class NotebookView(SilentView):
 
     def training(self, watch: Watch) -> None:
         state = state_of(watch, self._recipe)
-        lines = (f"virtual time {duration(state.seconds)}", state.accuracy_text, state.busy_text)
+        lines = (f"virtual time {duration(state.seconds)}", state.quality_text, state.busy_text)
         self._cell.show(
-            _bar("training", state.share, state.done) + f"<div>{escape(', '.join(lines))}</div>"
+            _bar("training", state.share, state.done)
+            + f"<div>{escape(', '.join(filter(None, lines)))}</div>"
         )
 
 

@@ -8,7 +8,7 @@ same parts.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedoptima.analysis.formatting import accuracies, brief, busy, duration, percent
+from fedoptima.analysis.formatting import brief, busy, duration, percent
+from fedoptima.analysis.quality import quality_of
 from fedoptima.display.console import say, stderr
 from fedoptima.display.silent import SilentCounter, SilentView, Watch
 from fedoptima.trace.record import RecordProgress
 
 if TYPE_CHECKING:
     from fedoptima.analysis.idle_time import Usage
+    from fedoptima.analysis.quality import Quality
     from fedoptima.config.schema import Recipe
     from fedoptima.core.progress import Progress
     from fedoptima.core.types import NodeId
@@ -128,7 +130,7 @@ class LiveView(SilentView):
 def _picture(state: RunProgress, events_per_second: float) -> RenderableType:
     return Group(
         bar("training", state.share, state.done),
-        Text(f"virtual time {duration(state.seconds)}   {state.accuracy_text}"),
+        Text(f"virtual time {duration(state.seconds)}   {state.quality_text}"),
         Text(f"{state.busy_text}   {brief(events_per_second)} events/s", style="dim"),
     )
 
@@ -162,8 +164,7 @@ class RunProgress:
     seconds: float
     done: str
     share: float | None  # of the budget; None: only accuracy ends this run
-    accuracy: float | None
-    best: float | None
+    quality: Quality | None  # None: nothing has been measured yet
     server: float | None  # busy, as a share of its time; None: it has had none yet
     devices: float | None
     reused: float | None = None  # the server's, with batches that it trains on again
@@ -176,10 +177,9 @@ class RunProgress:
         *,
         now: float,
         began: float,
-        measured: Sequence[float],
+        quality: Quality | None,
         usage: Mapping[NodeId, Usage],
     ) -> RunProgress:
-        """``measured``: the accuracies so far."""
         from fedoptima.core.types import SERVER
 
         stop = recipe.stop
@@ -192,23 +192,23 @@ class RunProgress:
             seconds=max(0.0, now - began),
             done=done,
             share=progress.share(now) if not stop.only_accuracy else None,
-            accuracy=measured[-1] if measured else None,
-            best=max(measured, default=None),
+            quality=quality,
             server=server,
             devices=sum(shares.values()) / len(shares) if shares else None,
             reused=usage[SERVER].reused_share if server is not None else None,
         )
 
     @property
-    def accuracy_text(self) -> str:
-        return f"accuracy {accuracies(self.accuracy, self.best)}"
+    def quality_text(self) -> str:
+        return "" if self.quality is None else str(self.quality)
 
     @property
     def busy_text(self) -> str:
         return f"busy: server {busy(self.server, self.reused)}, devices {percent(self.devices)}"
 
     def line(self) -> str:
-        return f"{duration(self.seconds)}, {self.done}, {self.accuracy_text}, {self.busy_text}"
+        parts = (duration(self.seconds), self.done, self.quality_text, self.busy_text)
+        return ", ".join(filter(None, parts))
 
 
 def state_of(watch: Watch, recipe: Recipe) -> RunProgress:
@@ -217,7 +217,7 @@ def state_of(watch: Watch, recipe: Recipe) -> RunProgress:
         watch.progress,
         now=watch.now,
         began=watch.course.began,
-        measured=[p.accuracy for p in watch.course.points if p.accuracy is not None],
+        quality=quality_of(watch.course.points),
         usage=watch.usage.usage(),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from fedoptima.analysis.curve import CourseAccount
     from fedoptima.analysis.idle_time import UsageAccount
+    from fedoptima.analysis.quality import Quality
     from fedoptima.core.progress import Progress
     from fedoptima.trace.record import RecordProgress
 
@@ -45,7 +46,7 @@ class RunState(Protocol):
     @property
     def epochs(self) -> float: ...
     @property
-    def accuracy(self) -> float | None: ...
+    def quality(self) -> Quality | None: ...
     @property
     def error(self) -> str | None: ...
 

@@ -49,17 +49,23 @@ def expected_devices(recipe: Recipe) -> Expected:
 
 
 def prepare_server(
-    recipe: Recipe, given: Given | None = None, progress: ReadingProgress = quiet
+    recipe: Recipe,
+    given: Given | None = None,
+    progress: ReadingProgress = quiet,
+    *,
+    shared: bool = False,
 ) -> ServerSetup:
+    """``shared``: all devices hold parts of this data set, and bring none of their own."""
     expected = expected_devices(recipe)
     recipe = with_planned_form(recipe, given)
     run = prepare_run(recipe, expected.devices, given, progress)
     # A plan for an assumed device: a model or split that cannot work is reported now, and not
     # when the devices have joined.
     run.workload.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
-    workload = run.workload
+    workload, names = run.workload, device_names(recipe)
+    if shared:  # every device would fail
+        share_out(workload.dataset, recipe, names)
     if recipe.data.device_validation is not None:
-        names = device_names(recipe)
         if not names:
             raise ConfigError(
                 f"data.device_validation = {recipe.data.device_validation:g}: over the network the "

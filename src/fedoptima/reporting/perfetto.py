@@ -139,9 +139,11 @@ class PerfettoWriter:
             self._waiting = state.waiting
             self._counter("activation queue", record.at, "batches", self._waiting)
         if isinstance(record.event, Evaluated):
-            accuracy = dict(record.event.metrics).get("accuracy")
-            if accuracy is not None:
+            metrics = dict(record.event.metrics)
+            if (accuracy := metrics.get("accuracy")) is not None:
                 self._counter("accuracy", record.at, "percent", round(100 * accuracy, 4))
+            elif (loss := metrics.get("loss")) is not None:
+                self._counter("loss", record.at, "loss", loss)
 
     def _counter(self, name: str, at: float, unit: str, value: float) -> None:
         self._write(

@@ -14,7 +14,9 @@ import typer
 from rich.text import Text
 
 import fedoptima.cli.options as options
-from fedoptima.analysis.formatting import percent, roughly
+from fedoptima.analysis.curve import USUAL
+from fedoptima.analysis.formatting import roughly
+from fedoptima.analysis.quality import Quality, quality
 from fedoptima.core.errors import ConfigError
 from fedoptima.display.console import plain_table, stdout
 
@@ -40,9 +42,15 @@ class RunRow:
     state: State
     epochs: float | None
     accuracy: float | None
+    loss: float | None
     seconds_ago: float  # since something was written into it
     path: str
     failure: str = ""
+
+    @property
+    def quality(self) -> Quality | None:
+        figures = {"accuracy": self.accuracy, "loss": self.loss}
+        return quality({name: [value] for name, value in figures.items() if value is not None})
 
 
 def runs(
@@ -51,7 +59,7 @@ def runs(
     ] = Path("runs"),
     as_json: options.AsJSON = False,
 ) -> None:
-    """List the runs in a folder: method, state, epochs, accuracy, age."""
+    """List the runs in a folder: method, state, epochs, accuracy or loss, age."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; give the one that your runs are in")
     rows = sorted(filter(None, map(row_of, _folders(folder))), key=lambda row: row.seconds_ago)
@@ -73,7 +81,7 @@ def runs(
             Text(row.method),
             Text(row.state, style=_STYLES.get(row.state, "")),
             "" if row.epochs is None else f"{row.epochs:.1f}",
-            "" if row.accuracy is None else percent(row.accuracy),
+            "" if row.quality is None else row.quality.short,
             roughly(row.seconds_ago),
             Text(row.path),
         )
@@ -105,7 +113,7 @@ def row_of(path: Path) -> RunRow | None:
         about = run.description
     except ConfigError:
         return None
-    epochs, accuracy = _reached(run.metrics)
+    reached = _reached(run.metrics)
     written = max(
         (
             file.stat().st_mtime
@@ -124,15 +132,15 @@ def row_of(path: Path) -> RunRow | None:
     failure = run.failure.read_text().strip() if state is State.FAILED else ""
     ago = max(0.0, time.time() - written)
     method = f"{about.method} (dry)" if about.dry else about.method
-    return RunRow(about.name, method, about.seed, state, epochs, accuracy, ago, str(path), failure)
+    return RunRow(about.name, method, about.seed, state, *reached, ago, str(path), failure)
 
 
-def _reached(metrics: Path) -> tuple[float | None, float | None]:
-    """The last evaluation's epochs and accuracy."""
+def _reached(metrics: Path) -> tuple[float | None, float | None, float | None]:
+    """The last evaluation's epochs, accuracy and loss."""
     try:
         with metrics.open(newline="") as file:
             *_, last = csv.DictReader(file)
-        accuracy = last.get("accuracy")
-        return float(last["epochs"]), float(accuracy) if accuracy else None
+        accuracy, loss = (float(last[name]) if last[name] else None for name in USUAL)
+        return float(last["epochs"]), accuracy, loss
     except (OSError, ValueError, KeyError):  # none yet, or not one of ours
-        return None, None
+        return None, None, None

@@ -126,13 +126,12 @@ def _show(choices: Sequence[Choice], folder: Path, wall_seconds: float) -> None:
     console, total = stdout(), cost(choices)
     console.print(Text("chosen on data held out of training", "bold"))
     console.print()
-    columns = ("method", "settings", "held out, %", "next, %", "runs", "epochs")
+    columns = ("method", "settings", "held out", "next", "runs", "epochs")
     table = plain_table(*columns, left=2)
     for each in choices:
-        second = "-" if each.second is None else f"{100 * each.second:.2f}"
         counts = (str(each.runs), f"{each.epochs:.0f}")
         settings = "\n".join(described(each))
-        table.add_row(each.method, settings, f"{100 * each.accuracy:.2f}", second, *counts)
+        table.add_row(each.method, settings, *each.held_out(), *counts)
     console.print(Padding(table, (0, 0, 0, 0), expand=False))
     console.print()
     console.print(

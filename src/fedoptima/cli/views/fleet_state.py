@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedoptima.analysis.formatting import brief, counted, listed, roughly
+from fedoptima.analysis.quality import quality
 from fedoptima.core.text import quoted
 from fedoptima.display.progress import RunProgress
 
@@ -81,7 +82,7 @@ class FleetState:
                 core.progress,
                 now=now,
                 began=now if fleet.began is None else fleet.began,
-                measured=fleet.accuracies,
+                quality=quality(fleet.measured),
                 usage=usage,
             ),
             version=fleet.version,

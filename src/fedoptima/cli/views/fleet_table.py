@@ -32,8 +32,8 @@ def picture(title: str, state: FleetState, *, height: int) -> RenderableType:
         head.append(Text(state.waiting))
     else:
         course = state.course
-        done = f"{course.done}, {duration(course.seconds)}, {course.accuracy_text}"
-        head.append(bar("training", course.share, done))
+        done = (course.done, duration(course.seconds), course.quality_text)
+        head.append(bar("training", course.share, ", ".join(filter(None, done))))
     errors = [
         Text(error.replace("\n", " "), "red", no_wrap=True, overflow="ellipsis")
         for error in state.errors[-_MOST_ERRORS:]

@@ -78,7 +78,8 @@ class FleetLines(FleetView):
 
     def observe(self, watch: ServerWatch) -> None:
         fleet = watch.live.fleet
-        news = (len(fleet.accuracies), fleet.planning, len(watch.node.machine.members))
+        evaluations = max(map(len, fleet.measured.values()))
+        news = (evaluations, fleet.planning, len(watch.node.machine.members))
         if self._cadence.due(news):
             say(self._console, FleetState.of(watch, self._device_errors.fresh()).line())
 

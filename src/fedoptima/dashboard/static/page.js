@@ -3,7 +3,7 @@ import { KINDS } from "/static/kinds.js";
 import { NODES, RUNS, head, row, errorRow } from "/static/tables.js";
 import { plot } from "/static/plots.js";
 import { Timeline } from "/static/timeline.js";
-import { brief, byId, choice, duration, fill, make, megabytes, percent, press, say } from "/static/words.js";
+import { brief, byId, choice, duration, fill, make, measured, megabytes, percent, press, say } from "/static/words.js";
 
 const QUIET = 8000; // milliseconds without a word until what is shown is called old
 const LOST = "no contact to the page's server: what is shown may be old";
@@ -132,7 +132,7 @@ function idle({ busy, reused, idle_1: one, idle_2: two }) {
 
 function tiles() {
   const items = [
-    ["accuracy", percent(now.accuracy), now.best == null ? "" : `best ${percent(now.best)}`],
+    [now.quality?.name ?? "accuracy", measured(now.quality, "last"), now.quality ? `best ${measured(now.quality, "best")}` : ""],
     ["time", duration(now.seconds), `${brief(now.epochs)} epochs, ${brief(now.version)} merges`],
     ["server idle", ...idle(now.server_usage)],
     ["devices idle, mean", ...idle(now.device_usage)],

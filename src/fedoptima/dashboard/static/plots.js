@@ -1,5 +1,5 @@
 // The plots, by plotly: it is large, so it is fetched when a run is shown, and not before.
-import { byId } from "/static/words.js";
+import { byId, say } from "/static/words.js";
 
 const known = { axis: "seconds", curve: null, speed: null, queue: null };
 let loading = null;
@@ -25,9 +25,12 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => load
 
 function drawAccuracy(Plotly) {
   if (!known.curve) return;
-  const { accuracy } = known.curve;
+  const { accuracy, metrics } = known.curve;
   const mode = accuracy.length > 60 ? "lines" : "lines+markers";
   const measured = accuracy.some((value) => value != null); // not in a dry run, nor at the beginning
+  const instead = !measured && Object.keys(metrics).length > 0; // a task without an accuracy
+  byId("accuracy-figure").hidden = instead;
+  if (instead) return;
   react(Plotly, "accuracy", [line(known.curve[known.axis], accuracy, "accuracy", "--train", { mode })],
     { yaxis: { tickformat: ".0%", rangemode: "tozero", ...(measured ? {} : { range: [0, 1] }) } });
 }
@@ -36,6 +39,7 @@ function drawAccuracy(Plotly) {
 function drawMetrics(Plotly) {
   const metrics = Object.entries(known.curve?.metrics ?? {});
   byId("metrics-figure").hidden = !metrics.length;
+  say(byId("metrics-title"), byId("accuracy-figure").hidden ? "Metrics" : "Other metrics");
   if (!metrics.length) return;
   const looks = [["--train", {}], ["--idle-2", { dash: "dash" }], ["--idle-1", { dash: "dot" }]];
   react(Plotly, "metrics", metrics.map(([name, values], index) => {

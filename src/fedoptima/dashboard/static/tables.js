@@ -1,8 +1,10 @@
 // The two tables: what their columns are called, and how a row is brought up to date.
-import { ago, brief, make, percent, say } from "/static/words.js";
+import { ago, brief, make, measured, percent, say } from "/static/words.js";
 
 const share = (key) => (row) =>
   row.busy == null ? "–" : percent(row[key] / ((row.busy + row.reused + row.idle_1 + row.idle_2) || 1));
+const quality = (key) => ({ quality: found }) =>
+  (found && found.name !== "accuracy" ? `${found.name} ` : "") + measured(found, key);
 const figure = (key) => (row) => brief(row[key]);
 
 export const NODES = [
@@ -28,8 +30,8 @@ export const RUNS = [
   { title: "run", text: (run) => run.name, link: (run) => `/?run=${encodeURIComponent(run.name)}` },
   { title: "method", text: (run) => run.method, words: true },
   { title: "state", text: (run) => (run.text ? `${run.state}: ${run.text}` : run.state), words: true },
-  { title: "accuracy", text: (run) => percent(run.accuracy) },
-  { title: "best", text: (run) => percent(run.best) },
+  { title: "accuracy", text: quality("last"), hint: "or the loss, where the task has no accuracy" },
+  { title: "best", text: quality("best") },
   { title: "epochs", text: figure("epochs") },
   { title: "seed", text: (run) => String(run.seed ?? "") },
   { title: "clock", text: (run) => run.clock, words: true },

@@ -8,6 +8,9 @@ export function brief(number) {
   return String(Number(number.toPrecision(3)));
 }
 
+// How good the model is: an accuracy, or a loss where the task has none.
+export const measured = (quality, key) => (quality?.name === "accuracy" ? percent : brief)(quality?.[key]);
+
 export function duration(seconds) {
   if (seconds == null) return "–";
   if (seconds < 1) return seconds ? `${brief(1000 * seconds)} ms` : "0 s";

@@ -37,6 +37,8 @@ def _idle_devices(figures: Figures) -> float | None:
 _MEASURES: Mapping[str, tuple[str, str, Measure]] = {  # name: title, axis, how it is read
     "accuracy": ("Final accuracy", "accuracy, %", _percent("accuracy")),
     "best": ("Best accuracy", "accuracy, %", _percent("best_accuracy")),
+    "loss": ("Final loss", "loss", lambda f: f.loss),
+    "best-loss": ("Best loss", "loss", lambda f: f.best_loss),
     "seconds": ("Time of the run", "time, s", lambda f: f.seconds),
     "server-idle": ("Idle server", "idle, s/epoch", lambda f: f.server_idle),
     "device-idle": (
@@ -51,6 +53,7 @@ _MEASURES: Mapping[str, tuple[str, str, Measure]] = {  # name: title, axis, how 
     "traffic": ("Traffic, up and down", "MB/epoch", lambda f: (f.bytes_up + f.bytes_down) / 1e6),
     "memory": ("Server memory at its peak", "MiB", lambda f: f.server_memory / 2**20),
 }
+_LOSSES = ("loss", "best-loss")  # only where there is no accuracy, which says more
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ def sweep_figures(sweep: ComparedRuns) -> list[Figure]:
             read_kept = partial(_retained, sweep, kind)
             figures.append(_figure(f"retention-{kind}", title, "R", lines, axis, read_kept))
     for name, (title, unit, read) in _MEASURES.items():
+        if name in _LOSSES and not sweep.shows_loss:
+            continue
         figures.append(_figure(name, title, unit, lines, axis, partial(_measured, read)))
     return [figure for figure in figures if figure.traces]
 

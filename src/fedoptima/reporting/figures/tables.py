@@ -35,8 +35,12 @@ def key_figures(views: Sequence[RunView]) -> TextTable:
 def _figures(views: Sequence[RunView]) -> dict[str, Callable[[RunView], str]]:
     names = dict.fromkeys(name for view in views for name in shown_metrics(view.summary.curve))
     metrics = {f"final {cut(name)}": _final(name) for name in names}
-    reuses = any(view.summary.reused_samples for view in views)
-    shown = {name: figure for name, figure in _KEY_FIGURES.items() if reuses or name not in _REUSED}
+    without: tuple[str, ...] = ()
+    if not any(view.summary.reused_samples for view in views):
+        without += _REUSED
+    if all(point.accuracy is None for view in views for point in view.summary.curve):
+        without += _ACCURACIES
+    shown = {name: figure for name, figure in _KEY_FIGURES.items() if name not in without}
     return {**metrics, **shown}
 
 
@@ -108,6 +112,7 @@ _KEY_FIGURES: dict[str, Callable[[RunView], str]] = {
     "samples refused": lambda view: f"{view.summary.refused_samples:,}",
     "batches late": lambda view: f"{view.summary.balance.late_batches:,}",
 }
+_ACCURACIES = ("final accuracy", "best accuracy")
 _REUSED = ("server busy, reused", "server samples/s, reused")  # only where a run has some
 
 
