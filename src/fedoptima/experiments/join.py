@@ -218,6 +218,8 @@ async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeo
             state=setup.state,
             pace=setup.pace,
             give_up_after=setup.give_up_after,
+            stays=setup.stay,
+            let_in=bool(said),
             timeouts=timeouts,
         )
         halt = await _unless(stopped, device.run())

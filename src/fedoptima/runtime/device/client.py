@@ -93,10 +93,16 @@ class Device:
         pace: Pace | None = None,
         limit: int = 1 << 30,
         give_up_after: float | None = None,
+        stays: bool = False,
+        let_in: bool = False,
         timeouts: Timeouts = DEFAULT,
         log: logging.Logger | None = None,
     ) -> None:
-        """``build`` makes the workplace from the recipe's JSON. ``limit``: bytes of a message."""
+        """``build`` makes the workplace from the recipe's JSON. ``limit``: bytes of a message.
+
+        ``stays``: once its server has let it in (``let_in``: in a run before), it also outlasts
+        that server's mistakes with TLS. Its own security it never changes.
+        """
         self.name = NodeId(name)
         self._server = server
         self._tls = tls
@@ -105,6 +111,8 @@ class Device:
         self._pace = pace or Pace()
         self._limit = limit
         self._give_up_after = give_up_after
+        self._stays = stays
+        self._let_in = let_in
         self._timeouts = timeouts
         self._log = log or logging.getLogger("fedoptima.device")
         self._clock = RunClock()
@@ -195,6 +203,7 @@ class Device:
         )
         welcome = await link.introduce(hello, self._patience)
         self._backoff.connected()
+        self._let_in = True
         if self._tls is not None:
             with suppress(OSError):  # missing while it is renewed
                 self._let_in_with = self._tls.cert.read_bytes()
@@ -290,9 +299,11 @@ class Device:
             let_in_with=self._let_in_with,
             timeout=self._patience,
         )
-        if found is not None:
-            raise Refused(found) from error
-        return details or code.name
+        if found is None:
+            return details or code.name
+        if self._stays and self._let_in:
+            return found
+        raise Refused(found) from error
 
 
 class _Over(Exception):
