@@ -151,7 +151,8 @@ def test_options_that_data_given_in_python_does_not_have_are_refused() -> None:
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), r"returns \(2, 2\).*3 classes"),
         (nn.Sequential(nn.Conv2d(1, 3, 1), nn.Conv2d(3, 3, 1)), r"returns \(2, 3, 4, 4\)"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), "cannot be split"),
-        (network().requires_grad_(False), "nothing to train"),
+        (network().requires_grad_(False), r"parameters are frozen.*\.requires_grad_\(True\)$"),
+        (nn.Sequential(nn.Flatten(), nn.Softmax(1)), "it has no parameters"),
     ],
 )
 def test_a_model_that_cannot_be_trained_on_the_data_is_refused(
@@ -159,6 +160,20 @@ def test_a_model_that_cannot_be_trained_on_the_data_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         run(model=model, split=None)
+
+
+@pytest.mark.parametrize(
+    ("method", "frozen", "who"),
+    [("fedoptima", 1, "the server has"), ("splitfed", 0, "devices have")],
+)
+def test_a_side_of_which_all_is_frozen_is_refused_before_anything_is_trained(
+    method: str, frozen: int, who: str
+) -> None:
+    model = network()
+    for place, block in enumerate(model):
+        block.requires_grad_((place > 0) != frozen)
+    with pytest.raises(ConfigError, match=f"{who} nothing to train.*unfreeze some"):
+        run(model=model, method=method, split={"at": 1})
 
 
 def test_a_model_that_cannot_be_split_is_trained_whole() -> None:

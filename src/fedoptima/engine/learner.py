@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.config.training import OptimizerConfig, ScheduleConfig
-from fedoptima.core.errors import ConfigError, InvariantBroken
+from fedoptima.core.errors import InvariantBroken
 from fedoptima.engine.host_copy import HostCopy
 from fedoptima.engine.losses import Losses
 from fedoptima.engine.network import Network
@@ -26,6 +26,7 @@ from fedoptima.engine.optimizer_state import OptimizerState
 from fedoptima.engine.payloads import Tensors, copy_all, copy_of
 from fedoptima.engine.undo import Undo
 from fedoptima.engine.weights import MemoryFor, Weights
+from fedoptima.preprocess.sides import frozen_side
 
 
 class Learner:
@@ -67,10 +68,7 @@ class Learner:
             )
         )
         if not self._parameters:
-            raise ConfigError(
-                f"{who} has nothing to train: no parameter of its part of the model requires a "
-                "gradient; set split.at to give each side some"
-            )
+            raise frozen_side(f"{who} has")
         compute = self._parameters[0].device
         on_gpu = compute.type == "cuda"
         # Only fused optimisers can leave out a step without being told whether, and take a rate

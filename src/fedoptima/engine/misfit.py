@@ -20,6 +20,18 @@ def check_complete(model: nn.Module) -> None:
             )
 
 
+def check_trained(model: nn.Module) -> None:
+    """Where only a side of it is frozen, that depends on the cut."""
+    if any(parameter.requires_grad for parameter in model.parameters()):
+        return
+    if any(True for _ in model.parameters()):
+        raise ConfigError(
+            "model: nothing can be trained, for all its parameters are frozen (requires_grad is "
+            "False); unfreeze it, or the parts that are to be trained, with .requires_grad_(True)"
+        )
+    raise ConfigError("model: nothing can be trained, for it has no parameters")
+
+
 def remedy(model: nn.Module, example: Inputs, error: Exception) -> str:
     """What follows torch's words for why the model does not take the example; often nothing."""
     if isinstance(error, TypeError):

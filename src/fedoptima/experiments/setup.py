@@ -29,7 +29,7 @@ from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.recorder import say_why_not
 from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.local_loss import LocalLoss
-from fedoptima.engine.misfit import check_complete
+from fedoptima.engine.misfit import check_complete, check_trained
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
@@ -107,6 +107,7 @@ def prepare_run(
         dataset, validation = hold_out(dataset, recipe.data.validation, recipe.seed)
     model = given.model or _build_model(recipe, dataset, given.code)
     check_complete(model)
+    check_trained(model)
     workload = Workload(
         model=model,
         dataset=dataset.to(compute),

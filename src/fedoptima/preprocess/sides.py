@@ -93,7 +93,16 @@ def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSet
         )
     activation = _activation(device, example)
     auxiliary = _build_auxiliary(device, server, example, activation, plan.auxiliary, settings)
+    if auxiliary is None and not any(p.requires_grad for p in device.parameters()):
+        raise frozen_side("devices have")  # or each of them would say so alone
     return Sides(device, auxiliary, server, activation)
+
+
+def frozen_side(who_has: str) -> ConfigError:
+    return ConfigError(
+        f"{who_has} nothing to train: no parameter of that side of the model requires a gradient; "
+        "set split.at to cut where each side has some, or unfreeze some with .requires_grad_(True)"
+    )
 
 
 def _build_auxiliary(
