@@ -108,7 +108,7 @@ def test_a_folder_in_use_is_not_written_into(call: Call, recipe: Path) -> None:
     Path("here/notes.txt").write_text("mine")
     answer = call("simulate", recipe, "--dry", "--out", "here")
     assert answer.code == 2
-    assert answer.complaint.endswith("here: exists already; choose another folder (--out)")
+    assert answer.complaint.endswith("error: here: exists already; choose another folder (--out)")
     assert [path.name for path in Path("here").iterdir()] == ["notes.txt"]
 
 

@@ -99,7 +99,7 @@ def test_the_run_outlives_a_device_and_no_device_outlives_the_run(long_run: Run)
         (["tiny.toml"], "tiny.toml: the recipe has no fleet: say how many devices"),
         (["tiny.toml", "--devices", "0"], "Invalid value for '--devices'"),
         (["missing.toml", "--devices", "2"], "missing.toml"),
-        (["tiny.toml", "--devices", "1", "--out", "."], "exists already"),
+        (["tiny.toml", "--devices", "1", "--out", "."], "error: .: exists already"),
         (["--resume", "nothing"], "nothing: no run found here"),
         (["tiny.toml", "--devices", "2", "--resume", "x"], "leave out RECIPE, --devices"),
         (["--resume", "over"], "over: this run is over; its result is in over/summary.json"),

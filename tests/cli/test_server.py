@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedoptima.config.load import load_recipe
+from fedoptima.experiments.run_directory import RunDirectory
+from fedoptima.experiments.server_setup import prepare_server
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.security.certificates import make_authority
 from tests.cli.conftest import Call
@@ -145,6 +148,24 @@ def test_a_run_is_resumed_only_as_it_was_begun(call: Call, recipe: Path, tmp_pat
     answer = call("server", recipe, "--resume", "--run-dir", run)
     assert answer.code == 2
     assert "was started with another recipe; leave RECIPE and its options out" in answer.complaint
+
+
+@pytest.mark.parametrize("with_recipe", [True, False])
+def test_what_is_wrong_with_the_runs_folder_is_not_said_of_the_recipe(
+    call: Call, recipe: Path, with_recipe: bool
+) -> None:
+    directory = RunDirectory.create(Path("run"), prepare_server(load_recipe(recipe)).describe())
+    given = [recipe] if with_recipe else []
+    with directory.taken():
+        answer = call("server", *given, "--resume", "--run-dir", "run", "--allow-module", "tests")
+    assert answer.code == 2
+    assert "error: run: another process is executing this run" in answer.complaint
+
+
+def test_there_is_nothing_to_resume(call: Call) -> None:
+    answer = call("server", "--resume", "--run-dir", "nowhere")
+    assert answer.code == 2
+    assert "error: --run-dir nowhere: there is no run to resume" in answer.complaint
 
 
 def test_a_certificate_for_another_host_is_warned_of(

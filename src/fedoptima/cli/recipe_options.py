@@ -63,12 +63,16 @@ def _method_of(table: dict[str, object]) -> object:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Inside, a mistake that shows only when the recipe is carried out names its file too."""
+def naming(path: Path, folder: Path | None = None) -> Iterator[None]:
+    """Inside, a mistake that shows only when the recipe is carried out names its file too.
+
+    ``folder``: the run's; what is wrong with it is no mistake of the recipe, nor is an option's.
+    """
+    others = ("--", f"{folder}:")
     try:
         yield
     except ConfigError as error:
-        if str(path) in str(error) or str(error).startswith("--"):  # an option's mistake
+        if str(path) in str(error) or str(error).startswith(others):
             raise
         raise ConfigError(f"{path}: {error}") from error
 

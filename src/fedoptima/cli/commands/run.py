@@ -108,14 +108,14 @@ def run(
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima run recipes/demo_digits.toml")
     read = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)
-    with naming(recipe):
+    path = out or fresh_directory(Path("runs"), f"{read.name}-{read.method.name}")
+    with naming(recipe, path):
         resolved = with_devices(read, devices)
         count = len(device_names(resolved))
         if warning := crowding(count):
             warn(warning)
         if resolved.threads is None:
             resolved = resolved.model_copy(update={"threads": threads_here(count)})
-        path = out or fresh_directory(Path("runs"), f"{resolved.name}-{resolved.method.name}")
         RunDirectory.check_free(path)  # before a certificate is made for every device
         begun = RunDirectory(path)
         result = _run(

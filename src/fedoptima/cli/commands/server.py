@@ -122,7 +122,7 @@ def server(
         late = _LATE if linger is None else linger
         tell_late_devices(result, late, address, tls=tls, access=access, quiet=quiet)
         return
-    with naming(recipe or folder.config):
+    with naming(recipe or folder.config, folder.path):
         result = run_server(
             resolved,
             folder,
@@ -166,6 +166,10 @@ def _folder(
         return directory, kept, True
     if extend:
         raise ConfigError(f"{path}: there is no run to extend here")
+    if recipe is None and resume:
+        raise ConfigError(
+            f"--run-dir {path}: there is no run to resume, and no RECIPE to begin one"
+        )
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima server recipes/demo_digits.toml")
     if path is not None and path.exists() and (not path.is_dir() or any(path.iterdir())):

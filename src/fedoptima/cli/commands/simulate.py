@@ -77,11 +77,15 @@ def simulate(
     elif extend:
         raise ConfigError("--extend goes with --resume RUN: which run is to go on?")
     elif recipe is not None:
+        from fedoptima.experiments.run_directory import fresh_directory
+
         changed = read_recipe(
             recipe, method=method, sets=sets, seed=seed, device=device, workers=workers
         )
-        with naming(recipe):
-            result = _start(changed, out, dry, checkpoint_every, tracking, quiet)
+        name = f"{changed.name}-{changed.method.name}-seed{changed.seed}"
+        folder = out or fresh_directory(Path("runs"), name)
+        with naming(recipe, folder):
+            result = _start(changed, folder, dry, checkpoint_every, tracking, quiet)
     else:
         raise ConfigError("no RECIPE; for example: fedoptima simulate recipes/demo_digits.toml")
     if as_json:
@@ -92,17 +96,14 @@ def simulate(
 
 def _start(
     recipe: Recipe,
-    out: Path | None,
+    folder: Path,
     dry: bool,
     checkpoint_every: float,
     tracking: TrackingOptions,
     quiet: bool,
 ) -> Result:
-    from fedoptima.experiments.run_directory import fresh_directory
     from fedoptima.experiments.simulation import simulate as start_run
 
-    name = f"{recipe.name}-{recipe.method.name}-seed{recipe.seed}"
-    folder = out or fresh_directory(Path("runs"), name)
     start = partial(start_run, recipe, out=folder, dry=dry, checkpoint_every=checkpoint_every)
     tracked = partial(tracking.open, recipe, folder, mode=Mode.SIMULATED, resumed=False)
     return _watched(start, recipe, folder, tracked, quiet)
