@@ -23,7 +23,16 @@ from fedoptima.methods.registry import METHODS as METHOD_BUILDERS
 from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from tests.experiments import test_cuts
-from tests.experiments.runs import CHURN, FLEET, data, network, run, set_up, without_metrics
+from tests.experiments.runs import (
+    CHURN,
+    FLEET,
+    Poison,
+    data,
+    network,
+    run,
+    set_up,
+    without_metrics,
+)
 
 DEVICE = "cuda"
 
@@ -155,13 +164,6 @@ def test_a_run_that_was_stopped_ends_as_the_unbroken_one(method: str, tmp_path: 
     again = resume(tmp_path / "run", model=network(), train=data(), test=data(48, seed=1))
     assert again.trace_digest == whole.trace_digest
     assert again.weights_digest == whole.weights_digest
-
-
-class Poison(nn.Module):
-    """Makes NaN of large values."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.where(x > 30, torch.nan, x)
 
 
 def poisoned(where: str) -> nn.Sequential:

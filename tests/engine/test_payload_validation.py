@@ -26,6 +26,7 @@ from fedoptima.engine.payloads import Tensors, unpack
 from fedoptima.engine.server import ServerEngine
 from fedoptima.tasks.ready import dense
 from tests.engine.bench import Bench, dense_model, payload, samples
+from tests.engine.masks import masked_bench
 from tests.engine.sent import batch, handed_in, part, update
 
 NOTHING = Payload(PayloadId("x"), 0)
@@ -153,29 +154,7 @@ def test_a_restored_server_knows_what_to_expect(bench: Bench) -> None:
 
 
 def test_a_mask_that_crosses_the_cut_is_expected_too() -> None:
-    class Masking(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(6, 8)
-
-        def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-            return self.linear(inputs), inputs[:, 0] > 0
-
-    class Reading(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 3)
-
-        def forward(self, crossed: tuple[Tensor, Tensor]) -> Tensor:
-            hidden, mask = crossed
-            return self.linear(hidden) * mask[:, None]
-
-    bench = Bench(
-        nn.Sequential(Masking(), Reading()),
-        samples(),
-        training=ServerTraining.PER_DEVICE,
-        auxiliary="none",
-    )
+    bench = masked_bench(lambda inputs: inputs[:, 0] > 0, lambda out, mask: out * mask[:, None])
     sent = bench.at("d", Forward(0)).result
     bench.server.admit(ActivationBatch(0, sent))
     wrong = {**unpack(sent), "activations.1": unpack(sent)["activations.1"].long()}

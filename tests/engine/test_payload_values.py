@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.jobs import Forward
 from fedoptima.core.messages import ActivationBatch, TurnOn
-from fedoptima.core.method import ServerTraining
 from fedoptima.engine.payload_validation import Values
 from fedoptima.engine.payloads import unpack
 from tests.engine.bench import Bench, payload, samples
+from tests.engine.masks import masked_bench
 from tests.engine.sent import batch, handed_in, update
 
 
@@ -86,25 +86,9 @@ def test_a_negative_variance_is_a_broken_protocol_and_not_a_divergence(buffered:
 
 
 def test_infinity_is_allowed_where_the_plans_example_has_it() -> None:
-    class Masking(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(6, 8)
-
-        def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-            return self.linear(inputs), torch.zeros_like(inputs[:, :1]).log()
-
-    class Reading(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 3)
-
-        def forward(self, crossed: tuple[Tensor, Tensor]) -> Tensor:
-            hidden, mask = crossed
-            return self.linear(hidden) + mask.exp()
-
-    model = nn.Sequential(Masking(), Reading())
-    split = Bench(model, samples(), training=ServerTraining.PER_DEVICE, auxiliary="none")
+    split = masked_bench(
+        lambda inputs: torch.zeros_like(inputs[:, :1]).log(), lambda out, mask: out + mask.exp()
+    )
     sent = split.at("d", Forward(0)).result
     split.server.admit(ActivationBatch(0, sent))
     wrong = {**unpack(sent), "activations.1": -unpack(sent)["activations.1"]}

@@ -64,6 +64,13 @@ def network(seed: int = 3) -> nn.Sequential:
         )
 
 
+class Poison(nn.Module):
+    """Makes NaN of large values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 30, torch.nan, x)
+
+
 def arguments(**changes: object) -> dict[str, object]:
     """What `simulate` is given, unless a test wants something else."""
     usual: dict[str, object] = {

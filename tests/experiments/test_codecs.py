@@ -18,6 +18,7 @@ from tests.experiments.runs import (
     CHARGED,
     CHURN,
     FLEET,
+    Poison,
     data,
     network,
     run,
@@ -126,13 +127,6 @@ def test_masks_and_integers_that_cross_the_cut_are_sent_as_they_are(
     dry = run(**parts, method=coded(method, codec), dry=True)
     assert dry.summary.traffic == one.summary.traffic
     assert one.curve[-1].loss == pytest.approx(run(**parts, method=method).curve[-1].loss, abs=0.05)
-
-
-class Poison(nn.Module):
-    """Makes NaN of large values."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.where(x > 30, torch.nan, x)
 
 
 def test_a_device_whose_activations_are_not_finite_is_found_as_in_float32(tmp_path: Path) -> None:
