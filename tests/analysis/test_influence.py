@@ -7,11 +7,13 @@ from fedoptima.analysis.influence import influence_warnings
 from fedoptima.core.types import NodeId
 
 
-def balance(**devices: tuple[float, float]) -> Balance:
+def balance(handed_in: int = 9, **devices: tuple[float, float]) -> Balance:
     """Devices with their parts of the data and of the merge weight."""
     return Balance(
         {
-            NodeId(name): Contribution(0, 0, 0, 0, round(100 * had), had, had, held, handed_in=9)
+            NodeId(name): Contribution(
+                0, 0, 0, 0, round(100 * had), had, had, held, handed_in=handed_in
+            )
             for name, (held, had) in devices.items()
         },
         None,
@@ -34,6 +36,13 @@ def test_a_device_that_took_over_is_named_with_the_way_out_and_so_are_the_others
 @pytest.mark.parametrize(("had", "warned"), [(0.5 / 19, False), (0.5 / 21, True)])
 def test_the_factor_is_twenty(had: float, warned: bool) -> None:
     assert bool(warnings(slow=(0.5, had), fast=(0.5, 1 - had))) == warned
+
+
+@pytest.mark.parametrize(("handed_in", "warned"), [(2, False), (3, True)])
+def test_a_run_too_short_for_a_device_says_nothing_of_it(handed_in: int, warned: bool) -> None:
+    """Its last update came when the run was over, or too late once."""
+    found = influence_warnings(balance(handed_in, slow=(0.5, 0.0), fast=(0.5, 1.0)), "fedoptima")
+    assert bool(list(found)) == warned
 
 
 def test_behind_a_barrier_the_way_out_is_its_timeout() -> None:

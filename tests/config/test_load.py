@@ -164,6 +164,24 @@ def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> No
         load_recipe(tmp_path / "something_else.toml")
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model=vgg5", r"model = 'vgg5': must be a table; write model\.name = 'vgg5'"),
+        ("fleet=testbed_a", r"must be a table; write fleet\.preset = 'testbed_a'"),
+        ("data.partition=iid", r"must be a table; write data\.partition\.kind = 'iid'"),
+        ("training=5", "training = 5: must be a table, with the keys batch_size, "),
+        ("stop=5", "stop = 5: must be a table, with the keys rounds, epochs, "),
+        ("workers=-1", "workers: -1 is neither a number of processes, at least 1, nor 'auto'$"),
+    ],
+)
+def test_what_is_to_be_a_table_or_a_number_is_said_in_words_of_a_recipe(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(written(tmp_path), [override])
+
+
 def test_a_folder_and_a_file_that_is_no_toml_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a folder"):
         load_recipe(tmp_path)

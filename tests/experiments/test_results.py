@@ -224,7 +224,7 @@ def test_without_held_out_data_the_accuracy_is_that_of_the_test_set() -> None:
 def test_a_device_whose_data_hardly_counts_is_named_in_result_and_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    result = run(dry=True, method={"name": "fedasync", "max_delay": 0})
+    result = run(dry=True, method={"name": "fedasync", "max_delay": 0}, epochs=6.0)
     assert result.summary.balance.devices["slow"].updates == 0
     (warning, *_) = result.warnings
     assert warning.startswith("middle and slow held 66.7 % of the data and had 0.0 % of the")
@@ -232,5 +232,5 @@ def test_a_device_whose_data_hardly_counts_is_named_in_result_and_log(
     assert warning in caplog.messages
     assert json.loads(result.to_json())["warnings"] == list(result.warnings)
     caplog.clear()
-    assert run(dry=True, method="fedasync").warnings == ()
+    assert run(dry=True, method="fedasync", epochs=6.0).warnings == ()
     assert not caplog.messages

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedoptima.analysis.influence import influence_warnings
 from fedoptima.analysis.run_view import RunView, view_of
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
@@ -81,6 +82,16 @@ def ticking() -> Callable[[], float]:
 
 
 # ---- the changes ---------------------------------------------------------------------------------
+
+
+def test_what_the_trials_would_warn_of_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    late = recipe(
+        method={"name": "fedasync", "max_delay": 0}, training={"batch_size": 8, "iterations": 1}
+    )
+    view = dry_view(late)
+    assert list(influence_warnings(view.summary.balance, "fedasync"))
+    assert advise(late, view).trials
+    assert caplog.messages == []
 
 
 def test_each_change_is_one_change(short: Recipe) -> None:

@@ -14,6 +14,7 @@ from fedoptima.core.types import NodeId
 # At the paper's spread of speeds (1 to 9) the slowest device has a seventeenth of its share.
 WARNING_FACTOR: Final = 20.0
 
+_FEWEST = 3  # updates of a device: with less, the run was too short to say something about it
 _BARRIER = ("fl", "splitfed", "pipar", "cse_fsl")
 
 
@@ -24,8 +25,7 @@ def warnings_of(summary: Summary, method: str) -> Iterator[str]:
 
 
 def influence_warnings(balance: Balance, method: str) -> Iterator[str]:
-    """About devices that have handed in: those that have not had a run too short for them."""
-    seen = {name: device for name, device in balance.devices.items() if device.handed_in}
+    seen = {n: device for n, device in balance.devices.items() if device.handed_in >= _FEWEST}
     if not any(device.updates for device in seen.values()):
         return
     little = {n: d for n, d in seen.items() if d.merge_share * WARNING_FACTOR < d.data_share}

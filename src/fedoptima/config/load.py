@@ -192,9 +192,20 @@ def _describe(details: ErrorDetails, model: type[BaseModel]) -> str:
             return f"{key}: unknown key{_nearest(place, model)}"
         case "missing":
             return f"{key}: is missing{_EXAMPLES.get(key, '')}"
+        case "model_type" | "model_attributes_type" | "dataclass_type":
+            return f"{key} = {cut(repr(details['input']))}: {_as_table(key, details, model)}"
         case "value_error":
             return message if message.startswith(f"{key}.") else f"{key}: {message}"
     return f"{key} = {cut(repr(details['input']))}: {message[:1].lower()}{message[1:]}"
+
+
+def _as_table(key: str, details: ErrorDetails, model: type[BaseModel]) -> str:
+    """What is named by one word stands in a table like all else."""
+    known = _fields_at([str(part) for part in details["loc"]], model)
+    word = next((name for name in ("name", "kind", "preset") if name in known), None)
+    if word is None or not isinstance(details["input"], str):
+        return f"must be a table, with the keys {', '.join(known)}"
+    return f"must be a table; write {key}.{word} = {details['input']!r}"
 
 
 def _nearest(place: Sequence[str], model: type[BaseModel]) -> str:

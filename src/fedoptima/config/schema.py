@@ -43,6 +43,12 @@ def _blocks_or_module(value: object) -> object:
     )
 
 
+def _number_or_auto(value: object) -> object:
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"{value!r} is neither a number of processes, at least 1, nor 'auto'")
+
+
 class DataclassTable:
     """``Annotated[SomeDataclass, DataclassTable]``: a table is taken, and its values are strict."""
 
@@ -286,7 +292,9 @@ class Recipe(Strict):
         examples=[1],
     )
     # They change no bit of the result, so the number is not stored with a run.
-    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    workers: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["auto"], BeforeValidator(_number_or_auto)
+    ] = Field(
         default="auto",
         exclude=True,
         description="Processes that do the tensor work of a simulation; auto: one per core where "

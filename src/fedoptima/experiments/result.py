@@ -306,10 +306,10 @@ def build_result(
     rounds: int,
     summary: Summary,
     directory: Path | None,
+    warn: bool = True,
 ) -> Result:
     """The result of a run that has just ended."""
-    recipe = setup.recipe
-    weights = engine.export()
+    recipe, weights = setup.recipe, engine.export()
     result = Result(
         name=recipe.name,
         method=recipe.method.name,
@@ -326,7 +326,7 @@ def build_result(
         directory=directory,
         weights=weights,
     )
-    for warning in result.warnings:
+    for warning in result.warnings if warn else ():
         LOG.warning(warning)
     return result
 

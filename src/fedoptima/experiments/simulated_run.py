@@ -88,11 +88,12 @@ def run_experiment(
     checkpoint_every: float = 60.0,
     observer: SimulationObserver | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    warn: bool = True,
 ) -> Result:
     """``checkpoint_every``: wall-clock seconds; only with a directory.
 
     ``interrupted`` is called between events: once it returns True, a last checkpoint is saved
-    and `Interrupted` is raised.
+    and `Interrupted` is raised. ``warn``: log what the result warns of.
     """
     if dry and experiment.recipe.stop.only_accuracy:
         raise ConfigError(
@@ -100,7 +101,7 @@ def run_experiment(
             "add stop.epochs, stop.rounds or stop.hours (for example --set stop.epochs=10)"
         )
     with _taken(directory), _uncollected() if dry else _deterministic(experiment.recipe):
-        run = _Run(experiment, directory, dry)
+        run = _Run(experiment, directory, dry, warn)
         try:
             return run.run(resume, checkpoint_every, observer, interrupted)
         finally:
@@ -134,10 +135,13 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Run:
-    def __init__(self, experiment: Simulated, directory: RunDirectory | None, dry: bool) -> None:
+    def __init__(
+        self, experiment: Simulated, directory: RunDirectory | None, dry: bool, warn: bool
+    ) -> None:
         self._experiment = experiment
         self._directory = directory
         self._dry = dry
+        self._warn = warn
         self._unsaved = False  # the disk is full
         self._accounts = Accounts()
         course = self._accounts.course
@@ -281,6 +285,7 @@ class _Run:
             rounds=self._assembly.simulation.server.machine.progress.rounds,
             summary=self._accounts.summary(),
             directory=self._directory.path if self._directory else None,
+            warn=self._warn,
         )
         if self._directory is not None:
             with self._written("result"):

@@ -150,7 +150,7 @@ def advise(
 def _dry(change: str, experiment: Experiment, late: Callable[[], bool]) -> Trial:
     if late():
         raise Interrupted("no time left")
-    result = run_experiment(experiment, dry=True, interrupted=late)
+    result = run_experiment(experiment, dry=True, interrupted=late, warn=False)
     return Trial.of(change, result.summary)
 
 
