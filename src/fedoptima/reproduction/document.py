@@ -252,7 +252,7 @@ def _by_arithmetic(
 def _settings(planned: Sequence[Planned]) -> Iterator[str]:
     """What of training is not the same for all methods."""
     if planned and all(run.recipe.training == planned[0].recipe.training for run in planned):
-        yield "All methods have the same settings of training here; none were chosen for one alone."
+        yield "All methods have the same optimiser, rates and rounds here."
     rounds: dict[int | None, dict[str, None]] = {}
     for run in planned:
         rounds.setdefault(run.recipe.training.iterations, {})[run.case.label] = None
