@@ -160,7 +160,7 @@ def test_a_workload_on_which_nothing_was_trained_is_named(tmp_path: Path) -> Non
     untrained, same = notes_of(it, "a_text")
     command = "fedoptima reproduce accuracy-text --device cuda"
     assert untrained == f"No method has been trained on this yet: `{command}`."
-    assert same.startswith("All methods have the same settings of training here")
+    assert same == "All methods have the same optimiser, rates and rounds here."
 
 
 @pytest.mark.parametrize(
