@@ -106,10 +106,13 @@ class Choice:
 
     def held_out(self) -> tuple[str, str]:
         """How good the best and the next best settings are, in words."""
-        best, words = (
-            (self.loss, "loss {:.4g}") if self.accuracy is None else (self.accuracy, "{:.2%}")
-        )
-        return words.format(best), "-" if self.second is None else words.format(self.second)
+
+        def worded(value: float | None) -> str:
+            if value is None:
+                return "-"
+            return f"{100 * value:.2f} %" if self.loss is None else f"loss {value:.4g}"
+
+        return worded(self.accuracy if self.loss is None else self.loss), worded(self.second)
 
 
 def choose(swept: Comparison) -> tuple[Choice, ...]:

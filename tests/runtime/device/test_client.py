@@ -14,13 +14,14 @@ import pytest
 
 from fedoptima.core.messages import Message
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.device.client import Device, Pace, Refused, Workplace
+from fedoptima.runtime.device.client import Device, Pace, Refused, Unreachable, Workplace
 from fedoptima.runtime.device.state import StateFile
 from fedoptima.runtime.timeouts import Timeouts
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.channel import METHOD, SERVICE
 from fedoptima.runtime.wire.frames import deserialize
 from fedoptima.testing.toy import ToyDevice
+from tests.support.processes import free_port
 
 PATIENT = Timeouts(
     handshake=60.0, retry_first=0.05, retry_longest=0.8, telemetry_every=0.1, farewell=1.0
@@ -175,3 +176,17 @@ def test_a_server_that_talks_nonsense_is_tried_again_and_the_log_says_why(
     timeouts = HASTY if nonsense is silence else PATIENT
     assert live(tmp_path, answer, timeouts) == "the run is over"
     assert reason in " ".join(caplog.messages)
+
+
+def test_that_nobody_listens_is_said_in_the_systems_words(tmp_path: Path) -> None:
+    device = Device(
+        "pi",
+        Address("127.0.0.1", free_port()),
+        tls=None,
+        build=lambda _: Workplace(Engine(target=1.0), 8, 1, lambda: 1.0),
+        state=StateFile(tmp_path / "pi.json"),
+        give_up_after=0.0,
+        timeouts=PATIENT,
+    )
+    with pytest.raises(Unreachable, match=r"^no server at 127\.0\.0\.1:\d+ for 0 s: Connection"):
+        asyncio.run(device.run())

@@ -51,6 +51,7 @@ _FINAL = (
     grpc.StatusCode.INVALID_ARGUMENT,  # what this device has sent: it would send it again
 )
 _MOST_DETAILS = 1_000  # characters of what the server says when it ends a stream
+_NOT_CONNECTED = "Failed to connect to remote host: "  # gRPC's words, before the system's
 _OVER = grpc.StatusCode.NOT_FOUND
 _LAST_ATTEMPT = 0.5  # seconds at least
 
@@ -300,7 +301,7 @@ class Device:
             timeout=self._patience,
         )
         if found is None:
-            return details or code.name
+            return details.rpartition(_NOT_CONNECTED)[2] or code.name
         if self._stays and self._let_in:
             return found
         raise Refused(found) from error
