@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 _CLOSING = 2.5  # seconds for browsers to fetch how the run ended
 
 
-def open_socket(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int, *, option: str = "--port") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host.strip("[]"), port), family=family)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise ConfigError(
-            f"{host}:{port}: cannot listen there ({reason}); choose another --port, 0 takes a free "
-            "one"
+            f"{option} {port}: cannot listen on {host} ({reason}); choose another port, 0 takes a "
+            "free one"
         ) from error
 
 

@@ -85,7 +85,7 @@ def page_beside(run: Path, port: int | None) -> Iterator[str | None]:
     check_installed()
     from fedoptima.dashboard.server import address_of, open_socket
 
-    with open_socket("127.0.0.1", port) as listening:
+    with open_socket("127.0.0.1", port, option="--dashboard") as listening:
         address = address_of(listening)
         number = listening.fileno()
         page = subprocess.Popen(
