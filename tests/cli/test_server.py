@@ -12,6 +12,7 @@ import pytest
 from fedoptima.config.load import load_recipe
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.experiments.server_setup import prepare_server
+from fedoptima.experiments.setup import prepare
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.security.certificates import make_authority
 from tests.cli.conftest import Call
@@ -160,6 +161,26 @@ def test_what_is_wrong_with_the_runs_folder_is_not_said_of_the_recipe(
         answer = call("server", *given, "--resume", "--run-dir", "run", "--allow-module", "tests")
     assert answer.code == 2
     assert "error: run: another process is executing this run" in answer.complaint
+
+
+def test_a_run_is_resumed_by_what_it_was_begun_with(call: Call, recipe: Path) -> None:
+    """A simulation's checkpoints are no server's; nothing is touched."""
+    over_network = prepare_server(load_recipe(recipe)).describe()
+    RunDirectory.create(Path("real"), over_network)
+    RunDirectory.create(Path("sim"), prepare(load_recipe(recipe)).describe(dry=False))
+    allowed = ("--allow-module", "tests")
+    for command in (["server", "--resume", "--run-dir", "sim"], ["run", "--resume", "sim"]):
+        answer = call(*command, *allowed)
+        assert answer.code == 2
+        assert "error: sim: is a simulation; resume it with fedoptima simulate --resume sim" in (
+            answer.complaint
+        )
+    answer = call("simulate", "--resume", "real", *allowed)
+    assert answer.code == 2
+    assert "error: real: is a run over the network; resume it with fedoptima run" in (
+        answer.complaint
+    )
+    assert [path.name for path in Path("sim").iterdir()] == ["config.json"]
 
 
 def test_there_is_nothing_to_resume(call: Call) -> None:

@@ -146,6 +146,9 @@ def test_a_task_without_accuracy_has_lines_about_its_loss() -> None:
     assert cells(found, "final loss") == ["0.5", "failed"]
     assert cells(found, "best loss") == ["0.25", "failed"]
     assert not any("accuracy" in name for name, _ in lines(found))
+    aimed = replace(found, about=replace(found.about, target=0.8))
+    assert not any("time to" in name for name, _ in lines(aimed))
+    assert "No time to the target is taken: the task has no accuracy." in str(aimed)
     assert "loss" in found._repr_html_()
     figure = found.plot()
     assert figure.layout.yaxis.title.text == "loss"

@@ -61,6 +61,8 @@ def run_server(
     from fedoptima.experiments.server_setup import prepare_server
     from fedoptima.experiments.simulated_run import Interrupted
 
+    if resume:
+        directory.check_resumed_by(Mode.NETWORK)
     console, begun = stderr(), False
 
     def ready(address: Address) -> None:

@@ -68,7 +68,7 @@ def naming(path: Path, folder: Path | None = None) -> Iterator[None]:
 
     ``folder``: the run's; what is wrong with it is no mistake of the recipe, nor is an option's.
     """
-    others = ("--", f"{folder}:")
+    others = ("--", f"{folder}:", f"{folder}/")
     try:
         yield
     except ConfigError as error:

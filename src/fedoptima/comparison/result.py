@@ -212,6 +212,8 @@ def notes(comparison: ComparedRuns) -> Iterator[str]:
     """What a reader of the table has to know."""
     if comparison.target is not None:
         yield f"Target: {comparison.explain_target()}."
+    elif comparison.about.target is not None and comparison.shows_loss:
+        yield "No time to the target is taken: the task has no accuracy."
     if any(row.deviation is not None for row in comparison.rows):
         yield f"Mean{SPREAD}standard deviation over seeds, where they differ."
     own = [name for name in comparison.about.methods if name in comparison.about.recipe.methods]

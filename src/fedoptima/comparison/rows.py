@@ -112,8 +112,10 @@ class ComparedRuns:
 
     @cached_property
     def target(self) -> float | None:
-        """The accuracy to reach. None in a dry run, and in a sweep unless given: what the best
-        accuracy is depends on the settings."""
+        """The accuracy to reach. None in a dry run, of a task without accuracy, and in a sweep
+        unless given: what the best accuracy is depends on the settings."""
+        if self.shows_loss:
+            return None
         if self.about.target is not None or self.about.vary:
             return self.about.target
         best = self._best_accuracies()

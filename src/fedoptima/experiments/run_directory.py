@@ -26,7 +26,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
 from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
-from fedoptima.trace.description import NEW_RUN, RunDescription, config_text, read_config
+from fedoptima.trace.description import NEW_RUN, Mode, RunDescription, config_text, read_config
 from fedoptima.trace.plain_files import read_plain, refuse_links
 from fedoptima.trace.reader import read_description
 from fedoptima.trace.run_folder import RunFiles, put_on_disk, write_whole
@@ -80,6 +80,17 @@ class RunDirectory(RunFiles):
             raise ConfigError(
                 f"{error}; fedoptima {made_by} has written it, and this is {__version__}"
             ) from error
+
+    def check_resumed_by(self, mode: Mode) -> None:
+        """A simulation and a run over the network keep different things in their checkpoints."""
+        path, own = self.path, self.description.mode
+        if own is not mode:
+            raise ConfigError(
+                f"{path}: is a simulation; resume it with fedoptima simulate --resume {path}"
+                if own is Mode.SIMULATED
+                else f"{path}: is a run over the network; resume it with fedoptima run --resume "
+                f"{path} or fedoptima server --resume --run-dir {path}"
+            )
 
     @cached_property
     def description(self) -> RunDescription:

@@ -25,6 +25,7 @@ from fedoptima.runtime.address import Address, parse_address
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, choose_security
 from fedoptima.runtime.server.finished import tell_devices
+from fedoptima.trace.description import Mode
 
 LOG = logging.getLogger("fedoptima.server")
 
@@ -128,6 +129,7 @@ def serve(
             check_same_recipe(chosen, kept, directory)
         if directory.over and not extend:
             return told(directory.read_result())
+        directory.check_resumed_by(Mode.NETWORK)
         if extend:
             kept = extend_run(directory, kept, extend)
         code = ANY_CODE if chosen is not None else allow(allow_modules)

@@ -29,6 +29,7 @@ from fedoptima.experiments.simulated_run import (
 )
 from fedoptima.methods.registry import Builder
 from fedoptima.named_code import allow
+from fedoptima.trace.description import Mode
 from fedoptima.trace.run_folder import RunFiles
 
 if TYPE_CHECKING:  # they take torch, and a dry run may do without
@@ -306,6 +307,7 @@ def go_on(
     run, recipe, dry = RunDirectory.open(directory)
     if run.over and not extend:
         return run.read_result()
+    run.check_resumed_by(Mode.SIMULATED)
     given.check(recipe, run.path)
     if extend:
         recipe = extend_run(run, recipe, extend)
