@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedoptima.analysis.formatting import counted
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
@@ -305,6 +306,11 @@ def _own_data(setup: DeviceSetup, recipe: Recipe, facts: dict[str, int]) -> Data
 def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:
     """A device's own data with the server's classes, of which it may hold only some."""
     mine = {**dataset.facts, "classes": dataset.classes}
+    if dataset.train.labels.is_floating_point() and dataset.classes != facts["classes"]:
+        raise ConfigError(
+            f"--data: {dataset.name} does not fit the server's data: a label has "
+            f"{counted(dataset.classes, 'number')} here and {facts['classes']} there"
+        )
     for fact, wanted in facts.items():
         have = mine.get(fact)
         fits = have is not None and (have <= wanted if fact in _AT_MOST else have == wanted)
