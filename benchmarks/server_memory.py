@@ -28,7 +28,9 @@ from fedoptima.preprocess.split import DeviceSpeed
 METHODS: dict[str, dict[str, object]] = {
     "fedoptima, cap 4": {"name": "fedoptima", "activation_cap": 4},
     "fedoptima, cap 32": {"name": "fedoptima", "activation_cap": 32},
-    **{name: {"name": name} for name in ("splitfed", "pipar", "oafl", "fl", "fedasync", "fedbuff")},
+    **{name: {"name": name} for name in ("splitfed", "pipar", "oafl", "fl")},
+    'fl, on_leave = "keep"': {"name": "fl", "on_leave": "keep"},
+    **{name: {"name": name} for name in ("fedasync", "fedbuff")},
 }
 DEVICES = (4, 8, 16, 32)
 TASKS = {
@@ -119,6 +121,8 @@ devices on; a cap that is given does not. With a small model and few devices the
 more than K copies would (A-image below): give a smaller one where memory is short. With a copy per
 device, memory keeps growing with K. FL, FedAsync and FedBuff train nothing on the server, but a
 barrier holds K whole models, a buffer holds Z, and updates that arrive together have to wait.
+With `on_leave = "keep"` a barrier holds the sum of its updates, in double precision, and so does
+not grow with K ([0041](decisions/0041-updates-are-added-up.md)).
 
 With [`method.reuse`](methods.md#fedoptima) the server also keeps its last batches: at most
 `reuse.batches` more (64, unless it says otherwise), in the form in which they came. They are

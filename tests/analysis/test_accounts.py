@@ -17,7 +17,7 @@ from fedoptima.core.aggregation import Buffered
 from fedoptima.core.barrier import Barrier
 from fedoptima.core.effects import Evaluate, Run
 from fedoptima.core.events import Evaluated, JobDone, TimerFired
-from fedoptima.core.jobs import FullStep, Merge, ReusedStep, ServerStep
+from fedoptima.core.jobs import FoldedMerge, FullStep, Merge, ReusedStep, ServerStep
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
@@ -43,6 +43,8 @@ from tests.analysis.stories import (
 from tests.experiments.runs import CHURN, FLEET, run
 from tests.support.fleets import descriptions
 from tests.support.rows import ROWS, Options
+
+SUM = 2 * MODEL_BYTES  # in double precision
 
 
 def account_for(records: list[Record]) -> Summary:
@@ -71,7 +73,8 @@ class Audit(World):
             self._merging, self._stepping = (), 0
         for effect in record.effects:
             if isinstance(effect, Run) and isinstance(effect.job, Merge):
-                self._merging = tuple(part.data.nbytes for part in effect.job.parts)
+                parts = tuple(part.data.nbytes for part in effect.job.parts)
+                self._merging = (SUM,) if isinstance(effect.job, FoldedMerge) else parts
             if isinstance(effect, Run) and isinstance(effect.job, ReusedStep):
                 self._kept = effect.job.kept
             elif isinstance(effect, Run) and isinstance(effect.job, ServerStep):
@@ -85,12 +88,15 @@ class Audit(World):
         assert held.waiting_bytes == scheduler.buffered * ACTIVATION_BYTES
         assert held.step_bytes == self._stepping
         waiting: list[ModelUpdate] = list(scheduler._models.values())  # type: ignore[attr-defined]
+        added_up = 0
         match self.server.training.aggregation:
+            case Barrier(folds=True, _pool=pool):
+                added_up = SUM if pool else 0
             case Barrier(_pool=pool):
                 waiting += [update for update, _ in pool.values()]
             case Buffered(_pool=deltas):
                 waiting += [update for _, update, _ in deltas]
-        expected = sum(self._merging) + sum(update.data.nbytes for update in waiting)
+        expected = added_up + sum(self._merging) + sum(update.data.nbytes for update in waiting)
         assert held.update_bytes == expected
         assert held.epochs == self.server.progress.epochs
         assert held.version == self.server.version

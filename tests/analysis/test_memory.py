@@ -12,9 +12,9 @@ from fedoptima.analysis.memory import (
     training_memory,
 )
 from fedoptima.analysis.server_state import ServerState
-from fedoptima.core.effects import Note, Run, Send
+from fedoptima.core.effects import Fold, Note, NoteKind, Run, Send
 from fedoptima.core.events import Connected, Disconnected, JobDone, Received
-from fedoptima.core.jobs import CloseCopy, OpenCopy
+from fedoptima.core.jobs import CloseCopy, FoldedMerge, OpenCopy
 from fedoptima.core.messages import ActivationBatch, Failed
 from fedoptima.core.plan import BlockProfile
 from fedoptima.core.types import SERVER
@@ -132,6 +132,18 @@ def test_updates_are_held_until_their_merge_is_done(server: Server) -> None:
     server.tell(merged(3.0, both))
     assert server.now == BASE
     assert server.memory.peak_updates == 200
+
+
+def test_updates_that_are_added_up_are_one_sum_in_double_precision(server: Server) -> None:
+    both = FoldedMerge(0.0, merge((A, "u", 0.5), (B, "v", 0.5)).parts, (A, B))
+    server.tell(update(1.0, A, "u", Fold(both.parts[0])))
+    assert server.now == BASE + 2000
+    server.tell(told(1.5, SERVER, Disconnected(A, 1), Note(NoteKind.UPDATE_KEPT, A)))
+    server.tell(update(2.0, B, "v", Fold(both.parts[1]), Run(1, both)))
+    assert server.now == BASE + 2000
+    server.tell(merged(3.0, both))
+    assert server.now == BASE
+    assert server.state.version == 1
 
 
 def test_a_buffer_keeps_what_it_accepted_when_the_device_leaves(server: Server) -> None:

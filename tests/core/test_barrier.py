@@ -72,7 +72,7 @@ def test_a_device_in_two_places_is_noticed() -> None:
 
 
 @given(
-    on_leave=st.sampled_from(["drop", "wait"]),
+    on_leave=st.sampled_from(["drop", "keep", "wait"]),
     story=st.lists(
         st.tuples(
             st.sampled_from(["joins", "leaves", "hands in", "time"]), st.sampled_from("abcd")
@@ -83,7 +83,7 @@ def test_a_device_in_two_places_is_noticed() -> None:
 def test_a_round_waits_for_no_newcomer_and_everybody_who_hands_in_is_answered(
     on_leave: str, story: list[tuple[str, str]]
 ) -> None:
-    made = Barrier(on_leave=on_leave, timeout=10.0)  # type: ignore[arg-type]
+    made = Barrier(on_leave=on_leave, timeout=10.0, folds=True)  # type: ignore[arg-type]
     made.planned(1.0, 0.0)
     version, now = 0, 0.0
     there: dict[NodeId, int | None] = {}  # the version it trains; None: it waits for a model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedoptima.core.barrier import OnLeave
 from fedoptima.core.effects import Effect, Note
 from fedoptima.core.jobs import CloseCopy, Merge
 from fedoptima.core.messages import ActivationBatch, GlobalModel, HandIn
@@ -70,6 +71,23 @@ def test_an_update_that_waits_for_the_engine_is_kept_by_a_barrier_that_waits() -
     bench.done()  # the step of B
     bench.says("b", update("b/0/5"))
     assert merged(bench) == ["a/0/5", "b/0/5"]
+
+
+@pytest.mark.parametrize("on_leave", ["wait", "keep"])
+def test_an_update_that_waits_for_the_engine_is_kept_though_its_device_comes_and_leaves_again(
+    on_leave: OnLeave,
+) -> None:
+    bench = running_server(splitfed(Options(on_leave=on_leave)), "a", "b")
+    bench.says("b", ActivationBatch(0, payload("b/0/3")))
+    bench.says("a", update("a/0/5"))
+    for _ in range(2):
+        bench.leaves("a")
+        bench.joins("a")
+    bench.leaves("a")
+    bench.done()  # the step of B
+    bench.says("b", update("b/0/5"))
+    assert merged(bench) == ["a/0/5", "b/0/5"]
+    assert not bench.server.training._kept
 
 
 def test_of_a_history_that_is_gone_an_update_beside_the_kept_one_is_refused() -> None:

@@ -16,6 +16,7 @@ from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.methods.registry import METHODS
 from fedoptima.testing.world import Description, Device, World
+from tests.core.offers import offer
 from tests.experiments.runs import run
 
 BARRIERS = ("fl", "splitfed", "pipar", "cse_fsl")
@@ -103,6 +104,20 @@ def test_a_member_that_hangs_is_not_waited_for_for_ever() -> None:
     assert decision.late == (first,)
     assert first not in decision.begins
     assert len(decision.begins) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))  # with most it is drawn
+def test_a_device_back_from_a_merge_that_failed_hands_in_though_it_was_not_drawn(seed: int) -> None:
+    made = Barrier(participation=0.5)
+    made.planned(0.0, 0.0, seed)
+    for device in "abc":
+        made.enters(NodeId(device), 0.0)
+    (first, second) = made.reconsider(0.0).begins
+    made.left(second, 0.0)  # its connection breaks, and the other's update is merged without it
+    assert offer(made, first).merge is not None
+    made.returned(second, 0.0, current=True)
+    made.merged({NodeId(device): None for device in "abc"}, 0.0)  # and that has failed
+    offer(made, second)  # of the same version; looks at the barrier's invariants
 
 
 def test_without_it_nothing_changes() -> None:

@@ -131,6 +131,16 @@ def test_the_network_gives_the_same_weights_as_the_simulation(
     assert run.result.rounds == simulated.rounds >= 2
 
 
+@pytest.mark.parametrize("method", ["fl", "splitfed"])
+def test_so_it_does_with_updates_that_are_added_up_as_they_come(
+    method: str, tmp_path: Path
+) -> None:
+    """In whatever order that is."""
+    run = play(method, tmp_path, on_leave="keep")
+    is_the_cores_doing(run)
+    assert run.result.weights_digest == simulate(run.recipe).weights_digest
+
+
 def test_another_seed_gives_other_weights(run_of: Callable[[str], Run]) -> None:
     """Or the comparison above would mean nothing."""
     run = run_of("fl")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedoptima.core.jobs import ServerOptimizer
-from fedoptima.engine.aggregator import DeltaOptimizer, difference, merge
+from fedoptima.engine.aggregator import DeltaOptimizer, RunningSum, difference, merge
 
 
 def test_weights_are_mixed_with_what_is_kept() -> None:
@@ -117,3 +118,64 @@ def test_deltas_gather_momentum_as_sgd_does() -> None:
         weight.grad = -torch.tensor(delta)  # a delta is a step down the loss
         reference.step()
         assert torch.allclose(model["w"], weight.detach(), atol=1e-6)
+
+
+# ---- sums of updates that come one by one --------------------------------------------------------
+
+
+def drawn(devices: int) -> list[tuple[int, dict[str, Tensor]]]:
+    """Updates as they are: near to each other, with samples that differ; and a counter."""
+    generator = torch.Generator().manual_seed(0)
+    begun = torch.randn(4000, generator=generator)
+    return [
+        (
+            50 + number % 7,
+            {
+                "w": begun + 0.05 * torch.randn(4000, generator=generator),
+                "n": torch.tensor(3 + number),
+            },
+        )
+        for number in range(devices)
+    ]
+
+
+def test_a_running_sum_has_the_mean_of_all() -> None:
+    updates, total = drawn(100), RunningSum()
+    for weight, update in updates:
+        total.add(weight, update)
+    samples = sum(weight for weight, _ in updates)
+    exact = sum((w * u["w"].double() for w, u in updates), torch.zeros(4000).double()) / samples
+    mean = total.mean()
+    assert torch.equal(mean["w"].float(), exact.float())
+    assert mean["n"] == 102
+    base = {"w": torch.zeros(4000), "n": torch.tensor(0)}
+    merged = merge(base, 0.0, [(w / samples, u) for w, u in updates])
+    assert torch.allclose(mean["w"].float(), merged["w"], rtol=1e-5, atol=1e-6)
+
+
+def test_the_order_in_which_updates_come_does_not_show() -> None:
+    updates = drawn(100)
+    found = []
+    for order in (updates, updates[::-1], updates[1::2] + updates[::2]):
+        total = RunningSum()
+        for weight, update in order:
+            total.add(weight, update)
+        found.append(total.mean()["w"].float())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_what_a_checkpoint_holds_of_a_sum_is_not_written_to_again() -> None:
+    total = RunningSum()
+    total.add(2, {"w": torch.ones(3), "n": torch.tensor(1)})
+    kept = dict(total.totals)
+    total.add(1, {"w": torch.ones(3), "n": torch.tensor(7)})
+    assert kept["w"].tolist() == [2.0, 2.0, 2.0]
+    assert kept["n"] == 1
+
+
+def test_a_sum_that_lacks_an_update_is_not_saved() -> None:
+    total = RunningSum()
+    total.error = ValueError("on purpose")
+    with pytest.raises(ValueError, match="on purpose"):
+        total.save()

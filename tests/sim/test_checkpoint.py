@@ -37,6 +37,7 @@ EIGHT = {
     "devices": [{"name": "d", "count": 8, "gflops": 0.003, "mbps": 2.0}],
 }
 OVERLAP = {"name": "fedoptima", "overlap": True, "max_delay": 2}
+SUMS = {"name": "fl", "on_leave": "keep", "update_codec": "int8"}
 LEAN = {"name": "fedoptima", "train_every": 3}
 RUNS: dict[str, dict[str, object]] = {
     "fedoptima": {},
@@ -46,6 +47,11 @@ RUNS: dict[str, dict[str, object]] = {
     "fl": {"method": "fl"},
     "churn": {"fleet": {**FLEET, "churn": CHURN}},
     "fl with churn": {"method": "fl", "fleet": {**FLEET, "churn": CHURN}},
+    "fl with sums": {"method": SUMS, "fleet": {**FLEET, "changes": CUTS}},
+    "splitfed with sums and churn": {
+        "method": {**SUMS, "name": "splitfed"},
+        "fleet": {**FLEET, "churn": CHURN},
+    },
     "a device cut off": {"fleet": {**FLEET, "changes": CUTS}},
     "a device cut off without auxiliary network": {
         "fleet": {**FLEET, "changes": CUTS},

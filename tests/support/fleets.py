@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from hypothesis import strategies as st
 
+from fedoptima.core.barrier import OnLeave
 from fedoptima.core.reuse import ReuseRule
 from fedoptima.sim.faults import ChangeKind
 from fedoptima.testing.fleets import KINDS, Build
@@ -29,7 +29,7 @@ def rows(
     methods: Sequence[str],
     delays: Sequence[int],
     barrier_timeouts: Sequence[float | None],
-    on_leave: Sequence[Literal["drop", "wait"]],
+    on_leave: Sequence[OnLeave],
 ) -> Build:
     chosen = draw(st.sampled_from(methods))
     options = Options(
@@ -55,7 +55,7 @@ def descriptions(
     stay_hung: bool = False,
     delays: Sequence[int] = (0, 1, 3, 100),
     barrier_timeouts: Sequence[float | None] = (None, 0.5, 5.0, 25.0),
-    on_leave: Sequence[Literal["drop", "wait"]] = ("drop", "drop", "wait"),
+    on_leave: Sequence[OnLeave] = ("drop", "keep", "wait"),
 ) -> st.SearchStrategy[Description]:
     build = rows(methods, delays, barrier_timeouts, on_leave)
     return random_runs(build, kinds=kinds, stay_hung=stay_hung)

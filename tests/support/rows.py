@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 from fedoptima.core.aggregation import AsyncStaleness, Buffered
-from fedoptima.core.barrier import Barrier
+from fedoptima.core.barrier import Barrier, OnLeave
 from fedoptima.core.flow import CappedFlow, OpenFlow
 from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.core.messages import ProgramSpec
@@ -26,7 +25,7 @@ class Options:
     cap: int = 4
     credit_timeout: float | None = None
     max_delay: int = 100
-    on_leave: Literal["drop", "wait"] = "drop"
+    on_leave: OnLeave = "drop"
     barrier_timeout: float | None = None
     participation: float = 1.0
     buffer: int = 3
@@ -63,6 +62,7 @@ def _barrier(options: Options) -> Callable[[], Barrier]:
         on_leave=options.on_leave,
         timeout=options.barrier_timeout,
         participation=options.participation,
+        folds=True,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -81,6 +82,16 @@ def test_every_method_gives_the_same_effects_and_the_same_weights(
     assert found.weights is not None
     assert found.weights.executed == found.weights.recorded == result.weights_digest
     assert found.identical
+
+
+@pytest.mark.parametrize("method", ["fl", "splitfed"])
+def test_so_does_a_run_whose_updates_are_added_up_as_they_come(method: str, tmp_path: Path) -> None:
+    keeps = {"name": method, "on_leave": "keep"}
+    recorded(tmp_path / "run", method=keeps, fleet={**FLEET, "churn": CHURN})
+    text = gzip.decompress((tmp_path / "run" / "trace.jsonl.gz").read_bytes()).decode()
+    assert '["Fold",' in text
+    found = replay(tmp_path / "run", weights=True, **GIVEN)  # type: ignore[arg-type]
+    assert found.identical, found
 
 
 def test_so_does_a_run_of_lean_devices_that_do_not_wait_for_merges(tmp_path: Path) -> None:

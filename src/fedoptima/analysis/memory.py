@@ -3,8 +3,9 @@
 Counted are the global model as devices are sent it (device side and auxiliary network), the server
 side once (shared) or once per open copy and once merged, activation batches that wait, that are
 kept to be used again and the one being trained on, and updates from their arrival to the end of
-their merge. Optimiser state and what a job needs only while it runs are not: the paper's formulas
-leave them out too. `training_memory` adds them, from what a step keeps.
+their merge, or to where they are added to a sum, and that sum. Optimiser state and what a job needs
+only while it runs are not: the paper's formulas leave them out too. `training_memory` adds them,
+from what a step keeps.
 """
 
 from __future__ import annotations

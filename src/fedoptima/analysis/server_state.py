@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
-from fedoptima.core.effects import Effect, Note, NoteKind, Run, Send
+from fedoptima.core.effects import Effect, Fold, Note, NoteKind, Run, Send
 from fedoptima.core.events import Connected, Disconnected, Gap, JobDone, Received
 from fedoptima.core.jobs import (
     CloseCopy,
     Job,
     Merge,
     OpenCopy,
+    Part,
     PlanRun,
     ReusedStep,
     RobustMerge,
@@ -29,7 +31,7 @@ from fedoptima.core.messages import ActivationBatch, Failed, GlobalModel, Join, 
 from fedoptima.core.plan import recorded_plan
 from fedoptima.core.robust import merged_parts, refusals
 from fedoptima.core.shares import Shares
-from fedoptima.core.types import SERVER, NodeId, PayloadId
+from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
 from fedoptima.trace.gap import core_after
 from fedoptima.trace.record import Record
 
@@ -53,7 +55,8 @@ class ServerState:
         self.step_bytes = 0  # the batch that is being trained on
         self.kept_bytes = 0  # batches that may be used again, when one of them was last
         self.step_age = 0.0  # how long it had waited
-        self.update_bytes = 0
+        self.update_bytes = 0  # what was handed in, each update or their sum
+        self._sum_bytes = 0
         self.merging: dict[PayloadId, ModelUpdate] = {}
         self.known: dict[NodeId, None] = {}  # every device that ever joined
         self._shares = Shares()
@@ -91,6 +94,8 @@ class ServerState:
                 case Send():
                     if isinstance(effect.message, GlobalModel):
                         self._answered(effect.to)
+                case Fold():
+                    self._add_up(effect.part)
                 case Note():
                     if effect.kind == NoteKind.UPDATE_REFUSED:
                         self._refuse(effect.about)
@@ -115,7 +120,7 @@ class ServerState:
             case ModelUpdate():
                 if self.running and _taken(record.effects):
                     self._forget_pending(device)
-                    self._pending[device] = message
+                    self._pending[device] = message.without_tensors()
                     self.update_bytes += message.data.nbytes
             case Join():
                 if device not in self._members and _taken(record.effects):
@@ -146,7 +151,8 @@ class ServerState:
     def _skip(self, gap: Gap) -> None:
         """What it holds after records that are missing is not known; who is there may be."""
         self._batches = {device: deque() for device in self._batches}
-        self.waiting = self.waiting_bytes = self.step_bytes = self.update_bytes = 0
+        self.waiting = self.waiting_bytes = self.step_bytes = 0
+        self.update_bytes = self._sum_bytes = 0
         for held in (self._pending, self._accepted, self.merging):
             held.clear()
         core = core_after(gap)
@@ -193,6 +199,16 @@ class ServerState:
             case OpenCopy():
                 self.copies[job.device] = None
 
+    def _add_up(self, part: Part) -> None:
+        """From now on there is one sum, in double precision, for all that are added to it."""
+        update = self._pending.get(part.device)
+        if update is not None:  # else it came when records are missing
+            self.update_bytes -= update.data.nbytes
+            self._pending[part.device] = replace(update, data=Payload(update.data.id, 0))
+        if not self._sum_bytes:
+            self._sum_bytes = 2 * self.model_bytes
+            self.update_bytes += self._sum_bytes
+
     def _job_done(self, event: JobDone) -> None:
         job = event.job
         match job:
@@ -205,6 +221,8 @@ class ServerState:
                         self._take_back(job, number)
                 self.model_bytes = event.result.nbytes or self.model_bytes
                 self.update_bytes -= sum(u.data.nbytes for u in self.merging.values())
+                self.update_bytes -= self._sum_bytes
+                self._sum_bytes = 0
                 self.merging.clear()
             case CloseCopy():
                 self.copies.pop(job.device, None)

@@ -21,6 +21,7 @@ from fedoptima.core.jobs import (
     BasedMerge,
     CutMerge,
     CutStep,
+    FoldedMerge,
     Forward,
     FullStep,
     Merge,
@@ -57,6 +58,7 @@ _KINDS: dict[type, Kind] = {
     ReusedStep: Kind.REUSE,
     Merge: Kind.MERGE,
     BasedMerge: Kind.MERGE,
+    FoldedMerge: Kind.MERGE,
     CutMerge: Kind.MERGE,
     RobustMerge: Kind.MERGE,
 }

@@ -68,7 +68,7 @@ class WorkAccount:
                     self._merged(set())
             case Received():
                 if isinstance(event.message, ModelUpdate):
-                    self._handed_in[event.sender] = event.message
+                    self._handed_in[event.sender] = event.message.without_tensors()
                 elif isinstance(event.message, Join) and not event.message.has_work:
                     self._start_afresh(event.sender)
         for effect in record.effects:

@@ -61,6 +61,7 @@ class Decision:
     refused: bool = False
     begins: tuple[NodeId, ...] = ()  # devices that begin a round with the model as it is
     late: tuple[NodeId, ...] = ()  # devices that are not waited for any longer
+    fold: Part | None = None  # is added up now, ahead of the merge that counts it
 
 
 WAIT = Decision()

@@ -11,11 +11,12 @@ others wait for a later round, as newcomers do.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import replace
 from typing import Final, Literal
 
 from fedoptima.core.aggregation import WAIT, Decision, Offer
 from fedoptima.core.errors import ConfigError, InvariantBroken
-from fedoptima.core.jobs import Merge, Part
+from fedoptima.core.jobs import FoldedMerge, Merge, Part
 from fedoptima.core.messages import ModelUpdate
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import NodeId
@@ -24,13 +25,17 @@ PATIENCE: Final = 30.0  # times a round of the median device
 LEAST_PATIENCE: Final = 300.0  # seconds
 SILENT: Final = 60.0  # seconds; longer than a lost connection stays unnoticed
 
+OnLeave = Literal["drop", "keep", "wait"]
+
 
 class Barrier:
     """Wait for every device of the round, then take the mean weighted by the samples they hold.
 
     ``on_leave`` says what a leaving device does to its round: "drop" continues without it and
-    discards its update, "wait" waits until it is back, unless it never sent work or had fallen
-    silent before; an update that it handed in stays and counts. ``timeout``:
+    discards its update, "keep" continues without it, "wait" waits until it is back, unless it never
+    sent work or had fallen silent before; with both an update that it handed in stays and counts.
+    ``folds``, with "keep": updates are added up as they come, since none is taken out again, and
+    only their names and weights are kept for the merge. ``timeout``:
     seconds for which devices that are connected and silent are waited for; they run while an update
     or a newcomer waits for them. None: `PATIENCE` times the longer of the predicted round and this
     round's first arrival, and at least `LEAST_PATIENCE`. ``participation``: the share of the
@@ -39,16 +44,19 @@ class Barrier:
 
     closes_round = True
     max_delay = 0
-    participation = 1.0  # in checkpoints of before there was one, too
+    folds = False  # these are not in checkpoints of before there were any
+    participation = 1.0
+    _left_behind: tuple[NodeId, ...] = ()  # their updates count, and they are gone
     _seed = 0
     _round = 0
 
     def __init__(
         self,
         *,
-        on_leave: Literal["drop", "wait"] = "drop",
+        on_leave: OnLeave = "drop",
         timeout: float | None = None,
         participation: float = 1.0,
+        folds: bool = False,
     ) -> None:
         if not 0 < participation <= 1:
             raise ConfigError(
@@ -57,6 +65,7 @@ class Barrier:
         if timeout is not None and timeout <= 0:
             raise ConfigError(f"the barrier's timeout must be above 0 seconds, got {timeout}")
         self.on_leave = on_leave
+        self.folds = folds and on_leave == "keep"
         self.timeout = timeout
         self.participation = participation
         self.deadline: float | None = None
@@ -85,6 +94,7 @@ class Barrier:
         if device in self._merged:
             return self.participation == 1  # the result of the merge, or whoever is drawn after it
         if self.holds(device):
+            self._forget_departure(device)
             return False  # it has done its part of the round, and gets what that is merged into
         if device in self._missing and (device in self._away or self.on_leave == "wait"):
             self._is_back(device, now)
@@ -97,12 +107,16 @@ class Barrier:
 
     def returned(self, device: NodeId, now: float, *, current: bool) -> None:
         """A device is back with work; ``current``: of the version that is trained now."""
+        self._forget_departure(device)
         if device in self._away:
             self._is_back(device, now)
         elif device in self._absent and current:
             del self._absent[device]
             (self._newcomers if self._merging else self._missing)[device] = None
         self._set_deadline()
+
+    def _forget_departure(self, device: NodeId) -> None:
+        self._left_behind = tuple(other for other in self._left_behind if other != device)
 
     def _is_back(self, device: NodeId, now: float) -> None:
         self._away.pop(device, None)
@@ -128,7 +142,11 @@ class Barrier:
     def left(self, device: NodeId, now: float, *, awaited: bool = False) -> None:
         """``awaited``: the server was restarted, and all devices are expected back."""
         arriving = device in self._arriving and device in self._missing
-        if self.on_leave == "wait" and not awaited and (arriving or device in self._pool):
+        if device in self._pool and self.folds and awaited:
+            return  # its update is in the sum, and that is in the checkpoint
+        if self.on_leave != "drop" and not awaited and (arriving or device in self._pool):
+            if self.on_leave == "keep":
+                self._left_behind = (*self._left_behind, device)
             return  # it has done its part of the round
         self._arriving.pop(device, None)
         self._newcomers.pop(device, None)
@@ -153,8 +171,10 @@ class Barrier:
 
     def give_up(self, devices: Iterable[NodeId]) -> None:
         """They were expected back after a restart, and are not waited for any longer."""
-        if self.on_leave == "drop":
+        if self.on_leave != "wait":
             for device in devices:
+                if device in self._pool:  # in the sum, from before the restart
+                    self._left_behind = (*self._left_behind, device)
                 self._merged.pop(device, None)
                 self._newcomers.pop(device, None)
                 self._away.pop(device, None)
@@ -166,8 +186,15 @@ class Barrier:
     def offer(self, offer: Offer) -> Decision:
         device, settled = offer.device, ((offer.device, offer.update),)
         self._arriving.pop(device, None)
-        if offer.staleness:  # of an earlier round, or of a history that no longer exists
+        counted = self.folds and device in self._pool
+        # Of an earlier round, of a history that no longer exists, or beside one that is in the sum.
+        if offer.staleness or counted:
             if device in self._pool:  # it is answered with the merge
+                return Decision(settled=settled, refused=True)
+            if device in self._left_behind:  # it is gone, and nothing of it counts
+                self._forget_departure(device)
+                del self._missing[device]
+                self._absent[device] = None
                 return Decision(settled=settled, refused=True)
             if device in self._missing:  # it is in this round, and has not had its model yet
                 return Decision(refresh=(device,), settled=settled, refused=True)
@@ -179,9 +206,14 @@ class Barrier:
             self._first = offer.now - self._began
         self._missing.pop(device, None)
         self._absent.pop(device, None)
-        self._pool[device] = (offer.update, offer.samples)
+        self._newcomers.pop(device, None)  # it came back during a merge that failed
+        kept = offer.update.without_tensors() if self.folds else offer.update
+        self._pool[device] = (kept, offer.samples)
         self._somebody_waits(offer.now)
-        return self.reconsider(offer.now)
+        decision = self.reconsider(offer.now)
+        if not self.folds:
+            return decision
+        return replace(decision, fold=Part(device, offer.samples, offer.update.data))
 
     def holds(self, device: NodeId) -> bool:
         return device in self._pool or device in self._arriving
@@ -210,12 +242,14 @@ class Barrier:
         total = sum(self._pool[d][1] for d in devices)
         parts = tuple(Part(d, self._pool[d][1] / total, self._pool[d][0].data) for d in devices)
         settled = tuple((d, self._pool[d][0]) for d in devices)
-        self._merging, self._merged = True, dict.fromkeys(devices)
+        here = (d for d in devices if d not in self._left_behind)
+        self._merging, self._merged, self._left_behind = True, dict.fromkeys(here), ()
         self._pool.clear()
         self.deadline = self._since = None
         # Where members are drawn, that is after the merge, and then they get the model.
         refresh = devices if self.participation == 1 else ()
-        return Decision(Merge(0.0, parts, refresh=refresh), refresh, settled, late=late)
+        merge = (FoldedMerge if self.folds else Merge)(0.0, parts, refresh)
+        return Decision(merge, refresh, settled, late=late)
 
     def merged(self, present: Container[NodeId], now: float) -> tuple[NodeId, ...]:
         """The next round begins; returns those of its members that did not get the merged model."""
@@ -275,6 +309,8 @@ class Barrier:
             raise InvariantBroken(f"{len(silent)} devices are waited for until {self.deadline}")
         if self._away.keys() - self._missing.keys():
             raise InvariantBroken("a device that is not in the round is expected back")
+        if set(self._left_behind) - self._pool.keys() - self._arriving.keys():
+            raise InvariantBroken(f"no update is left behind by {self._left_behind}")
         places = [*self._pool, *self._missing, *self._newcomers, *self._absent]
         if len(places) != len(set(places)):
             raise InvariantBroken(f"a device has two places at the barrier: {sorted(places)}")

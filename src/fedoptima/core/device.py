@@ -43,7 +43,7 @@ from fedoptima.core.messages import (
     TurnOn,
 )
 from fedoptima.core.programs import Order, Program, build_program
-from fedoptima.core.types import SERVER
+from fedoptima.core.types import SERVER, PayloadId
 
 
 class DevicePhase(Enum):
@@ -181,6 +181,12 @@ class DeviceCore:
         self._held = ()
         self._trained = self._forwarded = 0
         self._seconds = 0.0
+
+    def let_go(self, identity: PayloadId) -> None:
+        """Keep the pending update's name alone: in a simulation its tensors are the server's, too,
+        which has used them and never asks for them again."""
+        if self._pending is not None and self._pending.data.id == identity:
+            self._pending = self._pending.without_tensors()
 
     # ---- messages ----------------------------------------------------------------------------
 

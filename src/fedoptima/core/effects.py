@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedoptima.core.jobs import Job
+from fedoptima.core.jobs import Job, Part
 from fedoptima.core.messages import Message
 from fedoptima.core.types import NodeId, value
 
@@ -23,6 +23,17 @@ class Run:
 
     ticket: int
     job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Have the engine add an update to the sum that the next merge takes (`jobs.AddUp`).
+
+    Before any job that is ordered later, and never while one runs. Nothing is told of it: what goes
+    wrong, the merge says. The update is not used again by anyone.
+    """
+
+    part: Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +96,4 @@ class Halt:
     failed: bool = False
 
 
-Effect = Send | Run | Evaluate | SetTimer | Note | Drop | Halt
+Effect = Send | Run | Fold | Evaluate | SetTimer | Note | Drop | Halt

@@ -5,13 +5,14 @@ A method that refuses a message with ProtocolViolation has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from fedoptima.core.cuts import Cuts
 from fedoptima.core.distribution import Distribution
 from fedoptima.core.effects import Effect, Note, NoteKind, Send
-from fedoptima.core.errors import ProtocolViolation
+from fedoptima.core.errors import ConfigError, ProtocolViolation
 from fedoptima.core.events import JobDone
 from fedoptima.core.influence import Share
 from fedoptima.core.job_slot import JobSlot
@@ -31,6 +32,7 @@ class Enrolment:
     # These are here, because checkpoints of earlier versions do not have them.
     reuse: ReusePolicy = NoReuse()
     cuts: Cuts | None = None
+    _kept: Mapping[NodeId, ModelUpdate] = MappingProxyType({})
 
     def __init__(self, method: Method, settings: ServerSettings) -> None:
         self._program = method.program
@@ -42,11 +44,17 @@ class Enrolment:
         self._updates = 1.0  # in the running merge, of usual devices
         self._expected: dict[NodeId, None] = {}  # in the run before a restart; not all back yet
         self._reconsider_due = False  # a device left, or a barrier's time is over
+        self._kept = {}  # updates that count and wait for the engine, of devices that have left
         self.scheduler = method.scheduler()
         self.reuse = method.reuse()
         self.cuts = None  # of single devices, where the plan has some
         self.flow = method.flow()
         self.aggregation = method.aggregation()
+        if self._robust and getattr(self.aggregation, "folds", False):
+            raise ConfigError(
+                f"method.robust = {method.robust!r} compares all updates of a round: they cannot "
+                "be added up before; leave out Barrier's folds"
+            )
         self.models = Distribution(
             copy_per_device=method.training is ServerTraining.PER_DEVICE, remember=method.has_bases
         )
@@ -136,8 +144,9 @@ class Enrolment:
         turned_on = self.roster.turn_on(self.flow.left(device, dropped, now))
         if not kept:
             return turned_on
-        if member.update is not None:
-            self.scheduler.put(device, member.update)
+        if (update := member.update or self._kept.get(device)) is not None:
+            self._kept = {**self._kept, device: update}  # for it may come and leave once more
+            self.scheduler.put(device, update)
         return [Note(NoteKind.UPDATE_KEPT, device, "it counts when the round ends"), *turned_on]
 
     def expect_all_back(self) -> bool:

@@ -174,6 +174,21 @@ class Merge:
     server_optimizer: ServerOptimizer | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AddUp:
+    """Add an update to the sum that the next `FoldedMerge` takes; its weight is in samples.
+
+    It has no result, nobody waits for it, and its time is part of the merge's: effect `Fold`.
+    """
+
+    part: Part
+
+
+@dataclass(frozen=True)
+class FoldedMerge(Merge):
+    """A merge of updates that the engine has added up already: their tensors are gone."""
+
+
 @dataclass(frozen=True)
 class BasedMerge(Merge):
     """A merge of updates that are, in part, changes of the model their round began with."""
@@ -224,7 +239,7 @@ DeviceJob = (
     | FullStep
     | ExportModel
 )
-ServerJob = PlanRun | OpenCopy | CloseCopy | CutModel | ServerStep | Merge
+ServerJob = PlanRun | OpenCopy | CloseCopy | CutModel | ServerStep | AddUp | Merge
 Job = DeviceJob | ServerJob
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Protocol
 
-from fedoptima.core.effects import Effect
+from fedoptima.core.effects import Effect, Note, NoteKind
 from fedoptima.core.errors import NotFinite, ProtocolViolation, TrainingDiverged, describe
 from fedoptima.core.events import Event, JobDone, JobFailed, Rejected
 from fedoptima.core.jobs import Job
@@ -40,6 +40,10 @@ def job_failed(ticket: int, job: Job, error: Exception) -> JobFailed:
 
 def rejected(sender: NodeId, session: int, error: ProtocolViolation) -> Rejected:
     return Rejected(sender, session, describe(error), diverged=isinstance(error, NotFinite))
+
+
+def broke_the_protocol(peer: NodeId, error: ProtocolViolation) -> Note:
+    return Note(NoteKind.PEER_DROPPED, peer, str(error))
 
 
 class ComputeEngine(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fedoptima.core.types import Payload, PayloadId, later, value
@@ -70,6 +70,10 @@ class ModelUpdate:
     def processed(self) -> int:
         """What the update counts towards an epoch."""
         return self.trained + self.forwarded
+
+    def without_tensors(self) -> ModelUpdate:
+        """For code that keeps it and does not need them."""
+        return replace(self, data=Payload(self.data.id, self.data.nbytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Compute Engine.
 from __future__ import annotations
 
 from fedoptima.core.aggregation import Decision
-from fedoptima.core.effects import Effect, Note, NoteKind
+from fedoptima.core.effects import Effect, Fold, Note, NoteKind
 from fedoptima.core.enrolment import Enrolment
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.events import JobDone, JobFailed
@@ -16,6 +16,7 @@ from fedoptima.core.jobs import (
     CutMerge,
     CutModel,
     CutStep,
+    FoldedMerge,
     Merge,
     OpenCopy,
     PlanRun,
@@ -71,6 +72,8 @@ class Training(Enrolment):
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:
         if (member := self.roster.members.get(device)) is not None:
             member.update = None
+        if device in self._kept:
+            self._kept = {other: kept for other, kept in self._kept.items() if other != device}
         share, models = self._share(device), self.models
         offer = offer_of(device, update, self.roster, models, share, self.cuts, now)
         decision = self.aggregation.offer(offer)
@@ -92,7 +95,7 @@ class Training(Enrolment):
         def epochs_of(device: NodeId, trained: int) -> float:
             return self.roster.shares.epochs(device, trained) * decision.counted
 
-        if self.models.remembers and merge is not None:
+        if self.models.remembers and merge is not None and not isinstance(merge, FoldedMerge):
             merge = based(merge, decision.settled, self.models.base_of, epochs_of, self._robust)
         for device, update in decision.settled:
             # Counted here and not on arrival: an update discarded by a barrier is handed in again.
@@ -100,13 +103,14 @@ class Training(Enrolment):
             if not decision.refused and not isinstance(merge, RobustMerge):
                 self.progress.trained(epochs_of(device, update.processed))
         text = "nothing came from it in time; the round goes on without it"
-        notes = [Note(NoteKind.NOT_WAITED_FOR, device, text) for device in decision.late]
+        orders: list[Effect] = [] if decision.fold is None else [Fold(decision.fold)]
+        orders += [Note(NoteKind.NOT_WAITED_FOR, device, text) for device in decision.late]
         if merge is None:
             devices = (*decision.refresh, *decision.begins)
-            return [*notes, *self._between_rounds(devices), *self._answer(devices, now)]
+            return [*orders, *self._between_rounds(devices), *self._answer(devices, now)]
         self.models.merging(decision.refresh, decision.size)
         self._updates = decision.updates
-        return [*notes, self.slot.run(merge)]
+        return [*orders, self.slot.run(merge)]
 
     def job_done(self, event: JobDone, now: float) -> list[Effect]:
         self.slot.done(event.ticket)

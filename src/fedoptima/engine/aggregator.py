@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from fedoptima.core.jobs import ServerOptimizer
+from fedoptima.core.types import NodeId
 from fedoptima.engine.determinism import prepare_thread
 from fedoptima.engine.flat import FlatTensors
 from fedoptima.engine.payloads import Tensors
@@ -99,6 +101,52 @@ def _add_up(
     share = torch.empty_like(total)
     for weight, part in rest:
         total += torch.mul(part, weight, out=share)
+
+
+class RunningSum:
+    """Updates that are added up as they come, so that their mean takes no more memory than two.
+
+    In double precision and at whole numbers of samples a sum of single-precision numbers is hardly
+    ever rounded: in which order they came does not show in their mean. Tensors are made anew with
+    each update, so a checkpoint may hold on to them, and an update is in the sum or it is not.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.totals: Tensors = {}
+        self.left_out: dict[NodeId, str] = {}  # devices whose updates are not in it, and why
+        self.error: Exception | None = None
+
+    @torch.no_grad()
+    def add(self, weight: float, update: Mapping[str, Tensor]) -> None:
+        before = self.totals
+        totals: Tensors = {}
+        for name, tensor in update.items():
+            if tensor.is_floating_point():
+                total = before[name] if before else torch.zeros_like(tensor, dtype=torch.float64)
+                totals[name] = torch.add(total, tensor, alpha=weight)
+            else:
+                totals[name] = _latest(tensor, [before[name]] if before else [])
+        self.totals, self.weight = totals, self.weight + weight
+
+    def mean(self) -> Tensors:
+        """In double precision, where it has a fraction."""
+        return {
+            name: total / self.weight if total.is_floating_point() else total
+            for name, total in self.totals.items()
+        }
+
+    # ---- checkpoint --------------------------------------------------------------------------
+
+    def save(self) -> dict[str, object]:
+        if self.error is not None:
+            raise self.error
+        return {"weight": self.weight, "left out": self.left_out}
+
+    def restore(self, state: Mapping[str, object], totals: Tensors) -> None:
+        self.weight = cast(float, state["weight"])
+        self.left_out = dict(cast(Mapping[NodeId, str], state["left out"]))
+        self.totals = totals
 
 
 class DeltaOptimizer:

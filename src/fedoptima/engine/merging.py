@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedoptima.core.jobs import BasedMerge, Merge, RobustMerge
+from fedoptima.core.jobs import BasedMerge, Merge, Part, RobustMerge
 from fedoptima.core.types import NodeId
 from fedoptima.engine.codecs import UpdateCodec
 from fedoptima.engine.flat import in_one_piece
@@ -27,11 +27,19 @@ def handed_in(
     updates = []
     for part, payload in zip(job.parts, bases, strict=True):
         base = model if payload is None else arrived(payload, compute)
-        tensors = codec.decode(arrived(part.data, compute), None if delta else base)
-        if codec.names and compute.type == "cpu":
-            tensors = in_one_piece(tensors)  # as the model is
+        tensors = decoded(part, None if delta else base, compute, codec)
         updates.append(Update(part.device, part.weight, tensors, base, delta=delta))
     return updates
+
+
+def decoded(
+    part: Part, base: Mapping[str, Tensor] | None, compute: torch.device, codec: UpdateCodec
+) -> Tensors:
+    """An update; ``base``: what it is the change of, if it is one."""
+    tensors = codec.decode(arrived(part.data, compute), base)
+    if codec.names and compute.type == "cpu":
+        tensors = in_one_piece(tensors)  # as the model is
+    return tensors
 
 
 def of_copies(

@@ -8,12 +8,15 @@ from torch import Tensor
 
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.jobs import (
+    AddUp,
     CloseCopy,
     CutMerge,
     CutModel,
+    FoldedMerge,
     Job,
     Merge,
     OpenCopy,
+    Part,
     PlanRun,
     ReusedStep,
     ServerStep,
@@ -24,12 +27,12 @@ from fedoptima.core.method import ServerTraining
 from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.engine.aggregator import merge
+from fedoptima.engine.aggregator import RunningSum, merge
 from fedoptima.engine.deferred_faults import Notes
 from fedoptima.engine.determinism import seed_step
 from fedoptima.engine.gpu_upload import arrived
 from fedoptima.engine.learner import Learner
-from fedoptima.engine.merging import choose, handed_in, is_finite, of_copies, where
+from fedoptima.engine.merging import choose, decoded, handed_in, is_finite, of_copies, where
 from fedoptima.engine.payloads import (
     LABELS,
     SHARE,
@@ -57,6 +60,9 @@ class ServerEngine(ServerModel):
                 return Outcome(model, text=plan.to_json(), micro_batches=plan.micro_batches)
             case ServerStep():
                 return self._step(job, result)
+            case AddUp(part):
+                self._add_up(part)
+                return Outcome(Payload(result, 0))
             case Merge():
                 text = self._merge(job)
                 return Outcome(self._model(result), text=text)
@@ -133,6 +139,8 @@ class ServerEngine(ServerModel):
 
     def _merge(self, job: Merge) -> str:
         """Merge both sides; returns the parts that were left out, and why, as text."""
+        if isinstance(job, FoldedMerge):
+            return self._merge_folded(job)
         faulty = self._faults.named([part.device for part in job.parts])
         if isinstance(job, CutMerge):
             if not faulty:
@@ -142,13 +150,36 @@ class ServerEngine(ServerModel):
         if self._workload.planning.training is ServerTraining.PER_DEVICE:
             sides.append(of_copies(job, self._shared().tensors(), self._copies))
         refused, parts = choose(job, sides, faulty, self._robustness)
-        if parts[0]:
-            self._fold(job, parts)
-        if len(sides) > 1:
-            for device in job.refresh:
-                if device in self._copies:
-                    self._refresh(device)
+        self._merge_sides(job, parts)
         return as_text(refused, faulty)
+
+    def _add_up(self, part: Part) -> None:
+        if faulty := self._faults.named([part.device]):
+            self._sum.left_out[part.device] = faulty[0]
+            return
+        try:
+            # A barrier takes updates of the model's version only, so it is what they are based on.
+            update = decoded(part, self._global, self._workload.compute, self._update_codec)
+            self._sum.add(part.weight, update)
+        except Exception as error:  # whatever it is: the merge is the job that fails
+            self._sum.error = error
+
+    def _merge_folded(self, job: FoldedMerge) -> str:
+        done, self._sum = self._sum, RunningSum()
+        if done.error is not None:
+            raise done.error
+        faulty = {
+            number: done.left_out[part.device]
+            for number, part in enumerate(job.parts)
+            if part.device in done.left_out
+        }
+        mean = {name: t.to(self._global[name].dtype) for name, t in done.mean().items()}
+        sides: list[Parts] = [[(1.0, self._as_merged(mean))] if mean else []]
+        if self._workload.planning.training is ServerTraining.PER_DEVICE:
+            copies = [of_copies(job, self._shared().tensors(), self._copies)]
+            sides += choose(job, copies, faulty, self._robustness)[1]
+        self._merge_sides(job, sides)
+        return as_text({}, faulty)
 
     def _cut_model(self, cut: int) -> Tensors:
         assert self._cuts is not None
@@ -168,7 +199,15 @@ class ServerEngine(ServerModel):
         self._cuts.put_auxiliary(job.cut, chosen)
         self._note(job.parts[0].device, (~finite).float())
 
-    def _fold(self, job: Merge, sides: list[Parts]) -> None:
+    def _merge_sides(self, job: Merge, sides: list[Parts]) -> None:
+        if sides[0]:
+            self._take(job, sides)
+        if len(sides) > 1:
+            for device in job.refresh:
+                if device in self._copies:
+                    self._refresh(device)
+
+    def _take(self, job: Merge, sides: list[Parts]) -> None:
         """A result that is not finite is not used: the model stays as it was."""
         if job.server_optimizer is not None:
             merged = self._deltas.apply(

@@ -10,7 +10,7 @@ from fedoptima.core.errors import InvariantBroken, TrainingDiverged
 from fedoptima.core.events import Metrics
 from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER, NodeId
-from fedoptima.engine.aggregator import DeltaOptimizer
+from fedoptima.engine.aggregator import DeltaOptimizer, RunningSum
 from fedoptima.engine.codecs import PLAIN_UPDATE, UpdateCodec
 from fedoptima.engine.cut_models import CutModels
 from fedoptima.engine.deferred_faults import DeferredFaults
@@ -55,6 +55,7 @@ class ServerModel(ServerAdmission):
         self._copies: dict[NodeId, Learner] = {}
         self._losses = CopyLosses(workload.local_loss)
         self._deltas = DeltaOptimizer()
+        self._sum = RunningSum()  # of updates that a barrier has counted in this round
         self._robustness = Robustness(workload.robust)
         self._faults = Faults()
         self._masks: set[str] = set()  # names of tensors that hold infinity from the beginning
@@ -181,6 +182,7 @@ class ServerModel(ServerAdmission):
         if self._cuts:
             tensors |= {f"auxiliary.{name}": t for name, t in self._cuts.save().items()}
         tensors |= {f"velocity.{name}": t for name, t in self._deltas.velocity.items()}
+        tensors |= {f"sum.{name}": t for name, t in self._sum.totals.items()}
         tensors |= {f"began.{name}": tensor for name, tensor in self._losses.save().items()}
         learners: dict[str, object] = {}
         for name, learner in self._named_learners().items():
@@ -200,6 +202,7 @@ class ServerModel(ServerAdmission):
             "robustness": robustness,
             "faulty": self._faults.save(),
             "deferred": deferred,
+            "sum": self._sum.save(),
         }, tensors
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
@@ -211,6 +214,8 @@ class ServerModel(ServerAdmission):
         if self._cuts:
             self._cuts.restore(under("auxiliary.", tensors))
         self._deltas.velocity = under("velocity.", tensors)
+        if "sum" in state:
+            self._sum.restore(cast(Mapping[str, object], state["sum"]), under("sum.", tensors))
         self._faults.restore(cast(list[NodeId], state.get("faulty", [])))
         if self.deferred is not None:
             devices = cast(list[NodeId], state.get("deferred", []))

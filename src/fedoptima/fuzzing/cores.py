@@ -8,10 +8,20 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
+from fedoptima.core.effects import (
+    Drop,
+    Effect,
+    Evaluate,
+    Fold,
+    Halt,
+    Run,
+    Send,
+    SetTimer,
+)
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import Evaluated, Event, Received, Rejected, TimerFired
 from fedoptima.core.jobs import (
+    AddUp,
     AuxiliaryStep,
     Backward,
     ExportModel,
@@ -21,7 +31,10 @@ from fedoptima.core.jobs import (
     SkipStep,
     source_of,
 )
-from fedoptima.core.machine import job_failed
+from fedoptima.core.machine import (
+    broke_the_protocol,
+    job_failed,
+)
 from fedoptima.core.messages import Message, ModelUpdate
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, payload_id
@@ -107,7 +120,7 @@ class Cores(ABC):
                 raise LawBroken(
                     "protocol", f"the server refused {event.sender}: {error}"
                 ) from error
-            effects = [Note(NoteKind.PEER_DROPPED, event.sender, str(error))]
+            effects = [broke_the_protocol(event.sender, error)]
             self._told(self.now, SERVER, event, effects)
             server.books.see(self.now, event, effects, server.core)
             self._drop(event.sender, event.session)
@@ -115,6 +128,11 @@ class Cores(ABC):
         self._told(self.now, SERVER, event, effects)
         server.books.see(self.now, event, effects, server.core)
         server.core.check()
+        for effect in effects:  # before a checkpoint, as a real server has it
+            if isinstance(effect, Fold):
+                if server.job is not None:
+                    raise LawBroken("jobs", f"{effect} while {server.job} runs")
+                server.engine.execute(AddUp(effect.part), effect.part.data.id)
         if server.checkpoint_due() and not server.core.stopped:
             ordered = next((effect for effect in effects if isinstance(effect, Run)), None)
             asked = [effect for effect in effects if isinstance(effect, Evaluate)]

@@ -105,7 +105,7 @@ _OPTIONS: Mapping[str, Sequence[object]] = {
     "max_delay": (0, 1, 3, 100),
     "scheduler": ("fifo",),
     "auxiliary": ("none",),
-    "on_leave": ("drop", "wait"),
+    "on_leave": ("drop", "keep", "wait"),
     "barrier_timeout": (0.5, 5.0, 25.0),
     "participation": (0.5,),
     "buffer": (1, 2, 3, 5),

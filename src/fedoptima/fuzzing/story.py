@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, Run, Send, SetTimer
+from fedoptima.core.effects import (
+    Drop,
+    Effect,
+    Evaluate,
+    Fold,
+    Halt,
+    Note,
+    Run,
+    Send,
+    SetTimer,
+)
 from fedoptima.core.events import Connected, Disconnected, JobDone, JobFailed, Received, TimerFired
 from fedoptima.core.jobs import Job, Merge, ReusedStep, ServerStep
 from fedoptima.core.messages import (
@@ -86,6 +96,8 @@ def _effect(effect: Effect) -> str:
             return f"timer {key!r} at {at:.3f}"
         case Note(kind, about, text):
             return f"note: {about} {kind}{f' ({text})' if text else ''}"
+        case Fold(part):
+            return f"add up {part.data.id}"
         case Evaluate(index):
             return f"evaluate ({index})"
         case Drop(peer):

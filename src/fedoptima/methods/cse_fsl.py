@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 
-from fedoptima.core.barrier import Barrier
 from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import CappedFlow
 from fedoptima.core.messages import ProgramSpec
@@ -24,6 +23,7 @@ from fedoptima.methods.options import (
     TrainEveryOption,
     UpdateCodecOption,
     activation_cap_of,
+    barrier_of,
     local_auxiliary_of,
     policy_of,
     reuse_of,
@@ -52,9 +52,7 @@ def cse_fsl(
         name="cse_fsl",
         program=ProgramSpec("auxiliary", train_every=train_every),
         training=ServerTraining.SHARED,
-        aggregation=partial(
-            Barrier, on_leave=on_leave, timeout=barrier_timeout, participation=participation
-        ),
+        aggregation=barrier_of(on_leave, barrier_timeout, participation, robust),
         scheduler=FifoScheduler,
         flow=partial(CappedFlow, cap, timeout=credit_timeout, balanced=False),
         auxiliary=local_auxiliary_of(auxiliary),

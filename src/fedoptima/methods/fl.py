@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from fedoptima.core.barrier import Barrier
 from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
@@ -16,6 +13,7 @@ from fedoptima.methods.options import (
     ParticipationOption,
     RobustBarrierOption,
     UpdateCodecOption,
+    barrier_of,
 )
 
 
@@ -32,9 +30,7 @@ def fl(
         name="fl",
         program=ProgramSpec("full"),
         training=ServerTraining.NONE,
-        aggregation=partial(
-            Barrier, on_leave=on_leave, timeout=barrier_timeout, participation=participation
-        ),
+        aggregation=barrier_of(on_leave, barrier_timeout, participation, robust),
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,

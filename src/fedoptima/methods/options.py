@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedoptima.core.aggregation import DelayLimit
+from fedoptima.core.barrier import Barrier, OnLeave
 from fedoptima.core.codecs import Codec
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.reuse import LeastUsed, NoReuse, ReusePolicy, ReuseRule
@@ -130,10 +131,11 @@ UpdateCodecOption = Annotated[
     ),
 ]
 OnLeaveOption = Annotated[
-    Literal["drop", "wait"],
+    OnLeave,
     Field(
-        description="When a device leaves in a round: it goes on without it, or waits until it is "
-        "back."
+        description="When a device leaves in a round. drop: it goes on without it and what it has "
+        "handed in; keep: it goes on, and what it has handed in counts (updates are added up as "
+        "they come, in memory for one); wait: until it is back."
     ),
 ]
 ParticipationOption = Annotated[
@@ -206,6 +208,19 @@ def reuse_of(given: Reuse | None, *, local_loss: bool = True) -> ReuseRule | Non
 
 def policy_of(rule: ReuseRule | None) -> Callable[[], ReusePolicy]:
     return NoReuse if rule is None else partial(LeastUsed, rule)
+
+
+def barrier_of(
+    on_leave: OnLeave, timeout: float | None, participation: float, robust: RobustBarrier
+) -> Callable[[], Barrier]:
+    """Robust merging compares all updates of a round, so there they cannot be added up before."""
+    return partial(
+        Barrier,
+        on_leave=on_leave,
+        timeout=timeout,
+        participation=participation,
+        folds=robust == "none",
+    )
 
 
 def activation_cap_of(given: int | None, devices: int) -> int:

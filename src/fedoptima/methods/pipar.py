@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from pydantic import Field
 
-from fedoptima.core.barrier import Barrier
 from fedoptima.core.codecs import Codecs
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.flow import OpenFlow
@@ -22,6 +20,7 @@ from fedoptima.methods.options import (
     ParticipationOption,
     RobustBarrierOption,
     UpdateCodecOption,
+    barrier_of,
 )
 
 
@@ -57,9 +56,7 @@ def pipar(
         name="pipar",
         program=ProgramSpec("gradient", micro_batches=micro_batches or 0),
         training=ServerTraining.PER_DEVICE,
-        aggregation=partial(
-            Barrier, on_leave=on_leave, timeout=barrier_timeout, participation=participation
-        ),
+        aggregation=barrier_of(on_leave, barrier_timeout, participation, robust),
         scheduler=FifoScheduler,
         flow=OpenFlow,
         own_split=own_split,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from fedoptima.core.barrier import Barrier
 from fedoptima.core.codecs import Codecs
 from fedoptima.core.flow import OpenFlow
 from fedoptima.core.messages import ProgramSpec
@@ -18,6 +15,7 @@ from fedoptima.methods.options import (
     ParticipationOption,
     RobustBarrierOption,
     UpdateCodecOption,
+    barrier_of,
 )
 
 
@@ -36,9 +34,7 @@ def splitfed(
         name="splitfed",
         program=ProgramSpec("gradient"),
         training=ServerTraining.PER_DEVICE,
-        aggregation=partial(
-            Barrier, on_leave=on_leave, timeout=barrier_timeout, participation=participation
-        ),
+        aggregation=barrier_of(on_leave, barrier_timeout, participation, robust),
         scheduler=FifoScheduler,
         flow=OpenFlow,
         robust=robust,

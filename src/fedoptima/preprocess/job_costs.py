@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from fedoptima.core.codecs import Codec
 from fedoptima.core.jobs import (
+    AddUp,
     AuxiliaryStep,
     Backward,
     CloseCopy,
@@ -151,7 +152,7 @@ class JobCosts:
                 return 2.0 * self._device_parameters
             case OpenCopy():
                 return float(self._server_parameters)
-            case CloseCopy() | PlanRun() | Prepare() | SkipStep():
+            case CloseCopy() | PlanRun() | Prepare() | SkipStep() | AddUp():
                 return 0.0
 
     def moved(self, job: Job, batch: int) -> float:
@@ -184,5 +185,5 @@ class JobCosts:
                 return 4 * self._model
             case OpenCopy():
                 return 2 * self._server
-            case CloseCopy() | PlanRun() | Prepare() | SkipStep():
+            case CloseCopy() | PlanRun() | Prepare() | SkipStep() | AddUp():
                 return 0

@@ -10,12 +10,14 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fedoptima.core.effects import (
     FIGURES,
     Drop,
     Effect,
     Evaluate,
+    Fold,
     Halt,
     Note,
     NoteKind,
@@ -33,8 +35,14 @@ from fedoptima.core.events import (
     Rejected,
     TimerFired,
 )
-from fedoptima.core.jobs import Merge
-from fedoptima.core.machine import ComputeEngine, Machine, Outcome, job_failed
+from fedoptima.core.jobs import AddUp, Merge
+from fedoptima.core.machine import (
+    ComputeEngine,
+    Machine,
+    Outcome,
+    broke_the_protocol,
+    job_failed,
+)
 from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId, payload_id
 from fedoptima.runtime.compute import Compute
@@ -99,7 +107,7 @@ class Node(ABC):
         except ProtocolViolation as error:
             if not isinstance(event, Received | Rejected):
                 raise
-            self._record(now, event, [Note(NoteKind.PEER_DROPPED, event.sender, str(error))])
+            self._record(now, event, [broke_the_protocol(event.sender, error)])
             self.drop_peer(event.sender, event.session, str(error))
             return
         self._record(now, event, effects)
@@ -126,6 +134,9 @@ class Node(ABC):
                 self.send(effect)
             case Run():
                 self.start(effect)
+            case Fold(part):
+                work = partial(self.engine.execute, AddUp(part), part.data.id)
+                self._compute.submit(work, lambda _: None, self.fail, AddUp)
             case Evaluate():
                 self.evaluate(effect)
             case SetTimer(key, at):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note, NoteKind, Run, Send, SetTimer
+from fedoptima.core.effects import Drop, Effect, Evaluate, Fold, Halt, Note, Run, Send, SetTimer
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation, TrainingDiverged
 from fedoptima.core.events import (
     Connected,
@@ -22,8 +22,8 @@ from fedoptima.core.events import (
     Rejected,
     TimerFired,
 )
-from fedoptima.core.jobs import Job
-from fedoptima.core.machine import job_failed, rejected
+from fedoptima.core.jobs import AddUp, Job
+from fedoptima.core.machine import broke_the_protocol, job_failed, rejected
 from fedoptima.core.messages import Failed
 from fedoptima.core.server import ServerCore
 from fedoptima.core.types import SERVER, NodeId, payload_id
@@ -155,7 +155,7 @@ class Simulation:
         except ProtocolViolation as error:
             if not isinstance(event, Received | Rejected):
                 raise
-            self._record(node, event, [Note(NoteKind.PEER_DROPPED, event.sender, str(error))])
+            self._record(node, event, [broke_the_protocol(event.sender, error)])
             self._drop_peer(node, event.sender, str(error))
             return
         self._record(node, event, effects)
@@ -175,6 +175,9 @@ class Simulation:
                 self._start_job(node, effect.ticket, effect.job)
             case Send():
                 self._send(node, effect)
+            case Fold(part):
+                self._executor.execute(SERVER, AddUp(part), part.data.id)
+                self.devices[part.device].machine.let_go(part.data.id)
             case Evaluate(index=index):
                 for device, fault in self._executor.faults().items():
                     session = self.devices[device].session

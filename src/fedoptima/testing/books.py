@@ -34,8 +34,7 @@ from fedoptima.core.types import NodeId, PayloadId
 from fedoptima.testing.credit_book import CreditBook
 from fedoptima.testing.law_broken import LawBroken
 from fedoptima.testing.reuse_book import ReuseBook
-
-_KEPT = "update kept"  # a barrier that waits for devices keeps what they have handed in
+from fedoptima.testing.sum_book import SumBook
 
 
 def running(server: ServerCore) -> bool:
@@ -44,10 +43,8 @@ def running(server: ServerCore) -> bool:
 
 def _drops(effect: Effect, device: NodeId) -> bool:
     """The device broke the protocol, so its message changed nothing."""
-    match effect:
-        case Note(NoteKind.PEER_DROPPED, about):
-            return about == device
-    return False
+    dropped = (NoteKind.PEER_DROPPED, device)
+    return isinstance(effect, Note) and (effect.kind, effect.about) == dropped
 
 
 class Books:
@@ -55,6 +52,7 @@ class Books:
         policy = method.aggregation()
         self._credits = CreditBook(method.flow())
         self._reuse = ReuseBook(method.reuse())
+        self._sum = SumBook()
         # Of a user's policy only what every method must do is known, not how it decides.
         self._ours = type(policy).__module__.startswith("fedoptima.core.")
         self._barrier = type(policy) is Barrier
@@ -101,8 +99,7 @@ class Books:
     def copy(self) -> Books:
         other = object.__new__(Books)
         for name, value in vars(self).items():
-            kept = value.copy() if isinstance(value, dict | CreditBook | ReuseBook) else value
-            vars(other)[name] = kept
+            vars(other)[name] = value.copy() if hasattr(value, "copy") else value
         other._shares = copy(self._shares)
         for name, value in vars(self._shares).items():
             vars(other._shares)[name] = copy(value)
@@ -120,6 +117,7 @@ class Books:
 
     def see(self, at: float, event: Event, effects: Sequence[Effect], server: ServerCore) -> None:
         self._event(event, effects)
+        self._sum.see(effects)
         self._restored = isinstance(event, Restarted) or (
             self._restored and isinstance(event, Disconnected)
         )
@@ -155,8 +153,10 @@ class Books:
         self._reuse.see(event, self.version, self._sessions)
         for effect in effects:
             match effect:
-                case Note(kind, device) if kind == _KEPT and device in self._open:
+                case Note(NoteKind.UPDATE_KEPT, device) if device in self._open:
                     self._kept[self._open[device].data.id] = self._open[device]
+                    if self._sum.holds(self._open[device].data.id):
+                        self._expected.pop(device, None)  # a restart does not undo that
         match event:
             case Received(device, session, message):
                 if self._sessions.get(device) != session:

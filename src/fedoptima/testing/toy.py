@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, cast
 
 from fedoptima.core.errors import NotFinite, TrainingDiverged
 from fedoptima.core.jobs import (
+    AddUp,
     AuxiliaryStep,
     Backward,
     CloseCopy,
     ExportModel,
+    FoldedMerge,
     Forward,
     FullStep,
     Job,
@@ -152,6 +154,7 @@ class ToyServer:
         self._server_side = 0.0
         self._copies: dict[NodeId, float] = {}
         self._merges = 0
+        self._sum = self._samples = 0.0  # of updates that were added up
         self.evaluations = 0
 
     def save(self) -> dict[str, object]:
@@ -184,6 +187,10 @@ class ToyServer:
                     self._server_side = side
                 samples = BATCH // parts + (part < BATCH % parts)
                 return Outcome(Payload(result, ACTIVATION_BYTES, gradient), samples)
+            case AddUp(part):
+                self._sum += part.weight * number(part.data)
+                self._samples += part.weight
+                return Outcome(Payload(result, 0))
             case Merge():
                 self._merge(job)
                 return Outcome(Payload(result, MODEL_BYTES, self.weight))
@@ -194,7 +201,11 @@ class ToyServer:
         if self._error is not None:
             raise self._error
         self._merges += 1
-        step = sum(part.weight * number(part.data) for part in job.parts)
+        if isinstance(job, FoldedMerge):
+            step = self._sum / self._samples
+            self._sum = self._samples = 0.0
+        else:
+            step = sum(part.weight * number(part.data) for part in job.parts)
         rate = job.server_optimizer.learning_rate if job.server_optimizer else 1.0
         self.weight = job.keep * self.weight + rate * step
         if self._per_device:
@@ -251,5 +262,6 @@ _WORK: dict[type, float] = cast(
         ServerStep: 3.0,
         ReusedStep: 3.0,
         Merge: 0.5,
+        FoldedMerge: 0.5,
     },
 )

@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from fedoptima.core.device import DeviceCore
-from fedoptima.core.effects import Effect, Note, NoteKind
+from fedoptima.core.effects import Effect
 from fedoptima.core.errors import ProtocolViolation
 from fedoptima.core.events import DriverEvent, Event, Gap, Received, Rejected
-from fedoptima.core.machine import Machine
+from fedoptima.core.machine import (
+    Machine,
+    broke_the_protocol,
+)
 from fedoptima.core.messages import Join
 from fedoptima.core.serialization import thaw
 from fedoptima.core.types import SERVER, NodeId
@@ -141,7 +144,7 @@ def _answer(machine: Machine, event: Event, at: float) -> list[Effect]:
     except ProtocolViolation as error:  # drivers record it as a note and drop the peer
         if not isinstance(event, Received | Rejected):
             raise
-        return [Note(NoteKind.PEER_DROPPED, event.sender, str(error))]
+        return [broke_the_protocol(event.sender, error)]
 
 
 def _compare(number: int, record: Record, got: list[Effect]) -> Difference | None:

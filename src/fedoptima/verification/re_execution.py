@@ -7,19 +7,20 @@ records whose clocks agree only roughly do not matter. A payload is let go after
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
+from fedoptima.core.effects import Fold
 from fedoptima.core.errors import FedOptimaError
 from fedoptima.core.events import Gap, JobDone, JobFailed
-from fedoptima.core.jobs import Job
+from fedoptima.core.jobs import AddUp, FoldedMerge, Job
 from fedoptima.core.machine import ComputeEngine, Outcome
 from fedoptima.core.serialization import freeze, thaw
-from fedoptima.core.types import SERVER, NodeId, PayloadId, payload_id
+from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId, payload_id
 from fedoptima.trace.record import Record
 from fedoptima.verification.difference import first_difference
 from fedoptima.verification.matching import Incarnations
@@ -47,7 +48,9 @@ class Workshop:
 class _Step:
     number: int  # of the record
     record: Record
-    restarted: bool  # the first job of the device's process
+    job: Job
+    restarted: bool = False  # the first job of the device's process
+    recorded: Outcome | None = None  # what came of it, if it did not fail
 
 
 class ReExecution:
@@ -68,8 +71,8 @@ class ReExecution:
                 raise Irreproducible("the trace has a gap: what was done there is not known")
             if self._incarnations.begun_by(record) is not None:
                 self._restarted.add(node)
-            if isinstance(record.event, JobDone | JobFailed):
-                step = _Step(number, record, node in self._restarted)
+            for job, recorded in _executed(record):
+                step = _Step(number, record, job, node in self._restarted, recorded)
                 self._restarted.discard(node)
                 queue = self._queues.setdefault(node, deque())
                 queue.append(step)
@@ -85,7 +88,7 @@ class ReExecution:
             node = ready.pop()
             queue = self._queues[node]
             while queue:
-                missing = self._missing(_job(queue[0]))
+                missing = self._missing(queue[0].job)
                 if missing is not None:
                     self._blocked.setdefault(missing, []).append(node)
                     break
@@ -97,23 +100,19 @@ class ReExecution:
 
     def _explain(self, node: NodeId, step: _Step) -> str:
         return (
-            f"{type(_job(step)).__name__} of {node} (record {step.number}) needs "
-            f"{self._missing(_job(step))}, and no record says how that was made: the last records "
+            f"{type(step.job).__name__} of {node} (record {step.number}) needs "
+            f"{self._missing(step.job)}, and no record says how that was made: the last records "
             "of a device that was killed, or of a server before it was resumed, are lost"
         )
 
     # ---- one job -----------------------------------------------------------------------------
 
     def _execute(self, step: _Step) -> PayloadId:
-        node, event, job = step.record.node, step.record.event, _job(step)
+        node, job, recorded = step.record.node, step.job, step.recorded
         if step.restarted:
             self._device(node).reset()
         engine = self._workshop.server if node == SERVER else self._device(node)
-        recorded = None
-        name = payload_id(node, 0, 0)  # of what a job makes that failed: nothing
-        if isinstance(event, JobDone):
-            recorded = Outcome(event.result, event.samples, event.text, event.micro_batches)
-            name = event.result.id
+        name = recorded.result.id if recorded else payload_id(node, 0, 0)  # that of nothing
         ready = cast(Job, thaw(freeze(job), self._placed(node, job)))
         outcome, error = None, None
         try:
@@ -156,15 +155,24 @@ class ReExecution:
                 del self._values[name]
 
 
-def _job(step: _Step) -> Job:
-    assert isinstance(step.record.event, JobDone | JobFailed)
-    return step.record.event.job
+def _executed(record: Record) -> Iterator[tuple[Job, Outcome | None]]:
+    """Jobs, and what came of them if they did not fail."""
+    event = record.event
+    if isinstance(event, JobDone):
+        outcome = Outcome(event.result, event.samples, event.text, event.micro_batches)
+        yield event.job, outcome
+    elif isinstance(event, JobFailed):
+        yield event.job, None
+    for effect in record.effects:
+        if isinstance(effect, Fold):
+            yield AddUp(effect.part), Outcome(Payload(effect.part.data.id, 0))
 
 
 def needs(job: Job) -> list[PayloadId]:
     """The payloads a job works on."""
     found: dict[PayloadId, object] = {}
-    freeze(job, found)
+    if not isinstance(job, FoldedMerge):
+        freeze(job, found)
     return list(found)
 
 
@@ -172,6 +180,6 @@ def count_uses(records: Iterable[Record]) -> Counter[PayloadId]:
     """How many of the recorded jobs need each payload."""
     uses: Counter[PayloadId] = Counter()
     for record in records:
-        if isinstance(record.event, JobDone | JobFailed):
-            uses.update(needs(record.event.job))
+        for job, _ in _executed(record):
+            uses.update(needs(job))
     return uses

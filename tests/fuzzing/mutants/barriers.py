@@ -68,3 +68,15 @@ def a_barrier_opens_for_the_first() -> Patches:
 @mutant
 def a_restored_barrier_does_not_wait_for_the_others() -> Patches:
     yield Training, "expect_all_back", lambda self: False
+
+
+@mutant
+def a_restored_barrier_forgets_what_is_in_the_sum() -> Patches:
+    left = Barrier.left
+
+    def forget(self: Barrier, device: NodeId, now: float, *, awaited: bool = False) -> None:
+        folds, self.folds = self.folds, self.folds and not awaited
+        left(self, device, now, awaited=awaited)
+        self.folds = folds
+
+    yield Barrier, "left", forget

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 import grpc
 
-from fedoptima.core.effects import Effect, Evaluate, Halt, Run, Send
+from fedoptima.core.effects import Effect, Evaluate, Fold, Halt, Run, Send
 from fedoptima.core.errors import ProtocolViolation, TrainingDiverged, Unresponsive
 from fedoptima.core.events import (
     Connected,
@@ -243,6 +243,10 @@ class ServerNode(Node):
     def to_perform(self, effects: Sequence[Effect]) -> Sequence[Effect]:
         if self._working or self.machine.stopped or not (self._interrupted or self._due):
             return effects
+        for effect in effects:  # the core has counted it already, and the checkpoint holds the sum
+            if isinstance(effect, Fold):
+                self._perform(effect)
+        effects = [effect for effect in effects if not isinstance(effect, Fold)]
         ordered = next((effect for effect in effects if isinstance(effect, Run)), None)
         asked = [effect for effect in effects if isinstance(effect, Evaluate)]
         if self._interrupted:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedoptima.core.jobs import Backward, BasedMerge, Job, LoadModel, Merge, Rebase, ServerStep
+from fedoptima.core.jobs import (
+    AddUp,
+    Backward,
+    BasedMerge,
+    Job,
+    LoadModel,
+    Merge,
+    Part,
+    Rebase,
+    ServerStep,
+)
 from fedoptima.core.types import Payload, PayloadId
 
 
@@ -14,7 +24,7 @@ def inputs_of(job: Job) -> dict[PayloadId, object]:
     match job:
         case LoadModel(data=payload) | Rebase(data=payload) | ServerStep(data=payload):
             return {payload.id: payload.value}
-        case Backward(gradient=payload):
+        case Backward(gradient=payload) | AddUp(part=Part(data=payload)):
             return {payload.id: payload.value}
         case Merge():
             found = {part.data.id: part.data.value for part in job.parts}
@@ -30,6 +40,8 @@ def with_inputs(job: Job, change: Callable[[Payload], Payload]) -> Job:
             return replace(job, data=change(job.data))
         case Backward():
             return replace(job, gradient=change(job.gradient))
+        case AddUp(part):
+            return AddUp(replace(part, data=change(part.data)))
         case Merge():
             parts = tuple(replace(part, data=change(part.data)) for part in job.parts)
             if isinstance(job, BasedMerge):
