@@ -29,6 +29,7 @@ class Workload:
     batch: int
     rounds: int = 5
     method: str = "fl"
+    on_leave: str = ""  # as the method has it; "keep": updates are added up as they come
     keeps_momentum: bool = True  # from one round to the next; other simulators' clients do not
 
     @property
@@ -46,6 +47,7 @@ class Workload:
 WORKLOADS = {
     "fl_16x500": Workload(clients=16, samples=500, batch=50),
     "fl_128x62": Workload(clients=128, samples=62, batch=50),
+    "fl_128x62_keep": Workload(clients=128, samples=62, batch=50, on_leave="keep"),
     "fl_128x2": Workload(clients=128, samples=2, batch=2),
 }
 
@@ -70,7 +72,10 @@ def recipe(workload: Workload, data: Path, **more: object) -> Recipe:
             "server": {"gflops": 150.0},
             "devices": [{"name": "client", "count": workload.clients, "gflops": 5.0}],
         },
-        "method": {"name": workload.method},
+        "method": {
+            "name": workload.method,
+            **({"on_leave": workload.on_leave} if workload.on_leave else {}),
+        },
         "training": {
             "batch_size": workload.batch,
             "device": optimizer,
