@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.cli.conftest import Call
+from tests.experiments.test_planned_form import SPEEDS
 
 
 def with_a_small_server_side() -> nn.Module:
@@ -135,3 +136,19 @@ def test_a_plan_needs_no_data_on_disk(
     assert answer.code == 0
     assert "'cifar10' is not on disk" in answer.complaint
     assert "bottleneck:" in answer.words
+
+
+def test_the_plan_of_fedoptima_plus_shows_who_takes_more_blocks_and_for_how_long(
+    call: Call, recipe: Path
+) -> None:
+    devices = ", ".join(
+        f'{{name = "{name}", gflops = {gflops}, mbps = 50.0}}' for name, gflops in SPEEDS.items()
+    )
+    fleet = f"fleet={{server = {{gflops = 1.5}}, devices = [{devices}]}}"
+    answer = call(
+        *("plan", recipe, "--method", "fedoptima_plus", "--set", "model={name = 'vgg5'}"),
+        *("--set", "training.batch_size=20", "--set", "split.per_device=true", "--set", fleet),
+    )
+    assert answer.code == 0
+    assert "> split 1 for 2, 4 for 1, " in answer.words
+    assert "as many blocks as it manages in 0." in answer.words

@@ -30,6 +30,7 @@ EXTRA = block("auxiliary", 5, 0)
 BLOCKS = (block("a", 10, 400), block("b", 90, 100), block("c", 100, 50), block("d", 10, 4))
 CUTS = (Cut(1, 10, EXTRA), Cut(2, 100, EXTRA), Cut(3, 200, EXTRA))
 PLAN = Plan(BLOCKS, 1, "default", EXTRA, "paper", (), cuts=CUTS)
+RELIEVING = replace(PLAN, sample_seconds=0.5)
 
 
 def join(speed: float, link: float, **changes: object) -> Join:
@@ -50,6 +51,14 @@ def test_every_device_has_the_cut_that_is_best_for_it_alone() -> None:
     assert cuts.joined(C, join(1000, 250)) == 3
 
 
+def test_a_device_takes_as_many_blocks_as_it_manages_in_the_plans_time() -> None:
+    cuts = Cuts(RELIEVING)
+    assert cuts.joined(A, join(100, 4000)) == 1  # 1 s with two blocks, and 2 s with three
+    assert cuts.joined(B, join(500, 4000)) == 3  # 0.4 s, where one block would take 0.1 s
+    assert cuts.joined(C, join(250, 4000)) == 2
+    assert cuts.joined(C, join(10, 100)) == 1  # too slow for any: the quickest
+
+
 def test_a_device_that_comes_back_with_work_keeps_the_cut_of_that_work() -> None:
     cuts = Cuts(PLAN)
     assert cuts.joined(A, join(100, 4000, training=True, cut=3)) == 3
@@ -58,15 +67,16 @@ def test_a_device_that_comes_back_with_work_keeps_the_cut_of_that_work() -> None
 
 
 def test_the_plan_of_a_cut_is_one_with_that_cut_alone() -> None:
-    cuts = Cuts(PLAN)
+    cuts = Cuts(RELIEVING)
     for split in cuts.splits:
         plan = Plan.from_json(cuts.plan_of(split))
-        assert (plan.split, plan.cuts) == (split, ())
+        assert (plan.split, plan.cuts, plan.sample_seconds) == (split, (), 0.0)
         assert plan.server_blocks == BLOCKS[split:]
 
 
-def test_a_plan_with_cuts_is_read_back_as_it_was() -> None:
-    assert Plan.from_json(PLAN.to_json()) == PLAN
+@pytest.mark.parametrize("plan", [PLAN, RELIEVING])
+def test_a_plan_with_cuts_is_read_back_as_it_was(plan: Plan) -> None:
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_a_message_of_a_cut_that_was_not_assigned_is_refused() -> None:
@@ -141,6 +151,21 @@ def test_a_speed_that_falls_for_good_gives_a_device_another_cut() -> None:
     for _ in range(ROUNDS):
         cuts.measured(B, update(2, speed=100))
     assert "blocks on the device: 1 instead of 2" in cuts.replan(B)
+
+
+@pytest.mark.parametrize(
+    ("speed", "cut"),
+    [(190, 1), (210, 2), (410, 2), (450, 3)],  # with two blocks 0.53 and 0.48 s, with three 0.44
+)
+def test_a_device_whose_speed_changes_has_what_it_then_manages_in_time(
+    speed: int, cut: int
+) -> None:
+    cuts = Cuts(RELIEVING)
+    assert cuts.joined(B, join(250, 4000)) == 2
+    for _ in range(ROUNDS):
+        cuts.measured(B, update(2, speed=speed))
+    assert bool(cuts.replan(B)) == (cut != 2)
+    assert cuts.of(B) == cut
 
 
 def test_a_link_that_is_slow_for_a_moment_changes_nothing() -> None:

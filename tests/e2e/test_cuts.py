@@ -17,6 +17,7 @@ from fedoptima.trace.reader import read_trace
 from fedoptima.trace.record import Record
 from fedoptima.verification.replay import replay
 from tests.experiments.test_cuts import CUTS, FLEET
+from tests.experiments.test_planned_form import SEVERAL, SPEEDS, digits
 from tests.support.network import Server, Work, start_device, tiny_recipe, until
 
 TRACE = "trace.jsonl.gz"
@@ -95,3 +96,16 @@ def test_a_device_that_is_slower_than_it_claims_is_planned_for_again(tmp_path: P
     notes = [e for r in records for e in r.effects if isinstance(e, Note)]
     assert any(n.kind == NoteKind.REPLANNED and n.about == "wifi" for n in notes)
     assert replay(tmp_path / "run", allow_modules=["tests"]).difference is None
+
+
+def test_a_server_gives_devices_the_cuts_that_fedoptima_plus_has_planned(tmp_path: Path) -> None:
+    with Server(digits(), tmp_path / "run") as server:
+        for name, gflops in SPEEDS.items():
+            start_device(
+                *(name, server.address, tmp_path / "states"),
+                rates=Rates(gflops * 1e9),
+                pace=Pace(up=50e6 / 8),
+            )
+        server.result()
+    assert dict(assigned(list(read_trace(tmp_path / "run" / TRACE)))[:3]) == SEVERAL
+    assert replay(tmp_path / "run", weights=True).difference is None

@@ -256,7 +256,7 @@ def test_methods_that_cannot_have_cuts_of_single_devices_say_so(name: str) -> No
         ({"method": {"name": "fedoptima", "auxiliary": "none"}}, "with an auxiliary network"),
         ({"method": {"name": "fedoptima", "robust": "clip"}}, "updates of all devices"),
         ({"split": {"per_device": True, "at": 1}}, "leave either out"),
-        ({"method": "fedoptima_plus"}, "chooses one cut for all"),
+        ({"split": {"batch_seconds": 1.0}}, "add per_device = true"),
     ],
 )
 def test_settings_that_do_not_go_with_them_are_refused(changes: dict[str, Any], why: str) -> None:

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from fedoptima.config.load import validate
-from fedoptima.config.schema import Recipe
+from fedoptima.config.schema import MethodConfig, Recipe
+from fedoptima.core.effects import Send
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.messages import Assignment
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.planned_form import PlannedForm, is_planned, plan_form
 from fedoptima.experiments.setup import build_form, prepare, with_planned_form
 from fedoptima.experiments.simulation import simulate
+from fedoptima.trace.reader import read_trace
+from fedoptima.verification.replay import replay
 
 
 def recipe(gflops: float, mbps: float, server: float = 150.0, **changes: Any) -> Recipe:
@@ -31,6 +35,17 @@ def recipe(gflops: float, mbps: float, server: float = 150.0, **changes: Any) ->
         "stop": {"epochs": 1.0},
     }
     return validate(Recipe, {**whole, **changes}, "test")
+
+
+def uneven(server: float, **split: object) -> Recipe:
+    """Four slow devices and two quick ones, on links that carry all they make."""
+    speeds = {"slow": (4, 0.3), "quick": (2, 1.5)}
+    devices = [
+        {"name": name, "count": count, "gflops": gflops, "mbps": 400.0}
+        for name, (count, gflops) in speeds.items()
+    ]
+    fleet = {"server": {"gflops": server}, "devices": devices}
+    return recipe(1.0, 1.0, fleet=fleet, split=split)
 
 
 def planned(given: Recipe) -> PlannedForm:
@@ -64,6 +79,45 @@ def test_a_slow_server_gets_a_late_cut_that_pays_only_where_devices_train_less()
     assert found.chosen.form.train_every == 4
     alone = [one for one in found.tried if one.form.split == 3 and one.form.train_every == 1]
     assert max(one.useful for one in alone) < 0.7 * found.chosen.useful
+
+
+def test_quick_devices_spare_a_busy_server_a_block_where_the_recipe_asks_for_it() -> None:
+    found = planned(uneven(12.0, per_device=True))
+    form = found.chosen.form
+    assert form.cuts == ((1, 4), (2, 2))
+    alone = max(one.useful for one in found.tried if not one.form.cuts)
+    assert found.chosen.useful > 1.1 * alone
+    assert found.chosen.trained_share == 1.0  # training is not given up for it
+    split = found.recipe.split
+    assert (split.at, split.per_device, split.objective) == (None, True, "measured")
+    assert is_planned(found.recipe)
+    run = prepare(found.recipe, dry=True)
+    cuts = run.cuts(run.plan())
+    assert (cuts["slow-1"], cuts["quick-1"]) == (1, 2)
+
+
+def test_otherwise_all_have_one_cut() -> None:
+    found = planned(uneven(12.0))
+    assert found.chosen.server_busy > 0.95
+    assert not any(one.form.cuts for one in found.tried)
+    assert found.recipe.split.at == 1
+
+
+def test_a_server_with_time_to_spare_is_not_spared() -> None:
+    assert planned(uneven(1000.0, per_device=True)).chosen.form.cuts == ((1, 6),)
+
+
+def test_the_time_that_the_recipe_gives_is_kept() -> None:
+    found = planned(uneven(12.0, per_device=True, batch_seconds=0.5))
+    assert found.recipe.split.batch_seconds == 0.5
+    assert is_planned(found.recipe)
+
+
+def test_what_does_not_go_with_cuts_of_single_devices_says_so() -> None:
+    given = uneven(12.0, per_device=True)
+    options = MethodConfig(name="fedoptima_plus", robust="clip")
+    with pytest.raises(ConfigError, match="compares the updates of all devices"):
+        planned(given.model_copy(update={"method": options}))
 
 
 def test_what_the_recipe_gives_is_kept() -> None:
@@ -118,3 +172,38 @@ def test_a_form_that_cannot_be_is_left_out() -> None:
     impossible = [one for one in found.tried if one.why]
     assert all(one.useful == 0.0 for one in impossible)
     assert replace(found.chosen, why="") == found.chosen
+
+
+# ---- a plan with several cuts, trained -----------------------------------------------------------
+
+SPEEDS = {"slow": 0.05, "slower": 0.045, "quick": 0.4}  # GFLOP/s
+SEVERAL = {"slow": 1, "slower": 1, "quick": 4}
+
+
+def digits(**parts: object) -> Recipe:
+    """Two slow devices and a quick one, and a server that the first cut keeps busy."""
+    devices = [{"name": name, "gflops": gflops, "mbps": 50.0} for name, gflops in SPEEDS.items()]
+    whole = {
+        "name": "digits",
+        "threads": 1,
+        "model": {"name": "vgg5"},
+        "data": {"name": "digits", "partition": {"kind": "iid"}},
+        "fleet": {"server": {"gflops": 1.5}, "devices": devices},
+        "method": {"name": "fedoptima_plus"},
+        "training": {"batch_size": 20, "iterations": 10},
+        "split": {"per_device": True},
+        "stop": {"epochs": 1.0},
+    }
+    return validate(Recipe, {**whole, **parts}, "test")
+
+
+def test_a_simulation_trains_with_several_cuts_and_its_record_proves_the_weights(
+    tmp_path: Path,
+) -> None:
+    result = simulate(digits(stop={"epochs": 3.0}), out=tmp_path / "run")
+    first = read_trace(tmp_path / "run" / "trace.jsonl.gz")
+    sent = (effect for record in first for effect in record.effects if isinstance(effect, Send))
+    plans = {e.to: e.message.program.cut for e in sent if isinstance(e.message, Assignment)}
+    assert plans == SEVERAL
+    assert result.best_accuracy > 0.6
+    assert replay(tmp_path / "run", weights=True).difference is None

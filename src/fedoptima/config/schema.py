@@ -20,6 +20,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from fedoptima.config.fleet import FleetConfig, Positive, Strict
 from fedoptima.config.own_settings import OwnSettings
+from fedoptima.config.split import SplitConfig
 from fedoptima.config.training import TrainingConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
@@ -30,16 +31,6 @@ def _test_or_share(value: object) -> object:
         return value
     raise ValueError(
         f"{value!r} is neither 'test' nor a share of the training data above 0 and below 1"
-    )
-
-
-def _blocks_or_module(value: object) -> object:
-    count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if value is None or count or (isinstance(value, str) and value):
-        return value
-    raise ValueError(
-        f"{value!r} is neither a number of blocks on the device, at least 1, nor the name of the "
-        "module after which to cut"
     )
 
 
@@ -207,36 +198,6 @@ class DataConfig(Named):
         le=64,
         description="Processes that draw such items; 0: the one that trains does it.",
     )
-
-
-class SplitConfig(Strict):
-    """Where the model is cut; `fedoptima plan` shows the choice and the alternatives."""
-
-    objective: Literal["paper", "measured"] = Field(
-        default="paper",
-        description="What the choice counts: the device side's forward pass as in the paper, or "
-        "all that the device computes.",
-    )
-    at: Annotated[int | str | None, BeforeValidator(_blocks_or_module)] = Field(
-        default=None,
-        description="Blocks on the device, or the name of the module after which to cut "
-        "('encoder.layer.2'); unset: by the objective.",
-        examples=[2],
-    )
-    per_device: bool = Field(
-        default=False,
-        description="fedoptima: each device has the cut that is best for it, and another one when "
-        "its link or speed has changed for good; false: one cut for all, as in the paper.",
-    )
-
-    @model_validator(mode="after")
-    def _either(self) -> SplitConfig:
-        if self.per_device and self.at is not None:
-            raise ValueError(
-                f"at = {self.at!r} is one cut for all devices, per_device = true one for each; "
-                "leave either out"
-            )
-        return self
 
 
 class DeployConfig(Strict):

@@ -32,10 +32,16 @@ class CutOption:
     nbytes: int  # of activations
     forward: float  # FLOPs
     training: float  # FLOPs besides those of the forward pass, where the device trains
+    within: float = 0.0  # seconds that a device may take, so that the server has less to do
 
     def seconds(self, flops_per_second: float, bytes_per_second: float) -> float:
         """Until the next sample may follow."""
         return max(self.counted / flops_per_second, self.nbytes / bytes_per_second)
+
+    def rank(self, flops_per_second: float, bytes_per_second: float) -> tuple[float, int]:
+        """The least is best: the latest cut in time, else the quickest, of equals the earliest."""
+        seconds = self.seconds(flops_per_second, bytes_per_second)
+        return (self.within, -self.split) if seconds <= self.within else (seconds, self.split)
 
 
 def options_of(plan: Plan) -> tuple[CutOption, ...]:
@@ -45,7 +51,8 @@ def options_of(plan: Plan) -> tuple[CutOption, ...]:
         training = sum(block.backward_flops for block in own)
         training += extra.forward_flops + extra.backward_flops if extra else 0.0
         forward = sum(block.forward_flops for block in own)
-        found.append(CutOption(cut.split, cut.flops, own[-1].output_bytes, forward, training))
+        figures = (cut.flops, own[-1].output_bytes, forward, training, plan.sample_seconds)
+        found.append(CutOption(cut.split, *figures))
     return tuple(found)
 
 
@@ -55,15 +62,11 @@ def best_option(
     link: float,
     measured: Mapping[int, float] = _NOTHING,
 ) -> CutOption:
-    """The paper's rule for one device alone: the smallest of those that are equally good.
+    """The paper's rule for one device alone, or as much as it can do in the plan's time.
 
     ``measured``: the device's speed with some of the cuts, where it is known.
     """
-
-    def rank(option: CutOption) -> tuple[float, int]:
-        return option.seconds(measured.get(option.split, speed), link), option.split
-
-    return min(options, key=rank)
+    return min(options, key=lambda one: one.rank(measured.get(one.split, speed), link))
 
 
 class Cuts:
@@ -166,7 +169,7 @@ class Cuts:
             return ""
         there = [(others.get(other.split, speed), link) for speed, link in recent]
         for here, then in zip(recent, there, strict=True):
-            if other.seconds(*then) > WORTH_IT * own.seconds(*here):
+            if other.seconds(*then) > WORTH_IT * max(own.seconds(*here), own.within):
                 return ""
         before, now = self._planned[device], recent[-1]
         self._of[device], self._planned[device] = other.split, there[-1]

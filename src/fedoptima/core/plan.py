@@ -16,7 +16,7 @@ Objective = Literal["paper", "measured"]
 
 _LEFT_OUT = (  # where empty
     *("by_formula", "forward_moved", "backward_moved", "saved_bytes"),
-    *("cut_rows", "weight_rows", "update_bytes", "codecs", "cuts"),
+    *("cut_rows", "weight_rows", "update_bytes", "codecs", "cuts", "sample_seconds"),
 )
 
 
@@ -84,13 +84,15 @@ class Plan:
     micro_batches: int = 1  # parts of a mini-batch that are in flight together
     codecs: Codecs = PLAIN  # the sizes of the blocks are those of what they make
     cuts: tuple[Cut, ...] = ()  # that devices may have; the server's side begins at the first
+    sample_seconds: float = 0.0  # each has the latest in which it manages one; 0: its quickest
 
     def at(self, split: int) -> Plan:
         """The plan of the devices with this one of the cuts."""
         if not (self.cuts and split):
             return self
         extra = next(cut.auxiliary_profile for cut in self.cuts if cut.split == split)
-        return replace(self, split=split, auxiliary_profile=extra, table=(), cuts=())
+        alone = replace(self, table=(), cuts=(), sample_seconds=0.0)
+        return replace(alone, split=split, auxiliary_profile=extra)
 
     @property
     def device_blocks(self) -> tuple[BlockProfile, ...]:
@@ -150,6 +152,7 @@ class Plan:
             plan["micro_batches"],
             Codecs(**plan.get("codecs", {})),
             tuple(_cut_from_plain(cut) for cut in plan.get("cuts", ())),
+            plan.get("sample_seconds", 0.0),
         )
 
 

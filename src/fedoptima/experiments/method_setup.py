@@ -146,6 +146,7 @@ def plan_settings(recipe: Recipe, method: Method, output: Output, given: Given) 
         server_flops_per_second=_server_speed(recipe, method),
         codecs=method.codecs,
         per_device=recipe.split.per_device,
+        batch_seconds=recipe.split.batch_seconds or 0.0,
     )
 
 

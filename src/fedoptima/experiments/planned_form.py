@@ -5,20 +5,24 @@ activations, the auxiliary network, how many batches devices train on; with the 
 It keeps the change that brings most fresh samples through the whole network each second, as long as
 one brings clearly more, and devices train on a stated least share of their batches. What the search
 gave up on the way and need not is taken back: devices train on as many batches as cost nothing. A
-server that is still idle then reuses activations (docs/decisions/0039). What the recipe gives is
-kept as it is.
+server that is still idle then reuses activations (docs/decisions/0039). Where the recipe asks for
+cuts of single devices, quick ones take so many blocks that the server is just busy. What the recipe
+gives is kept as it is.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, TypeVar, cast, get_args
 
 from fedoptima.analysis.idle_time import UsageAccount
 from fedoptima.analysis.pacing import PaceAccount
 from fedoptima.config.schema import Recipe
+from fedoptima.config.split import SplitConfig
 from fedoptima.core.codecs import Codec
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
@@ -42,6 +46,7 @@ _EQUAL = 1.005  # what is as good
 _BUSY = 0.95  # a server below this reuses activations
 _MOST_USES = 4
 _MOST_EVERY = 8
+_MOST_LIMITS = 32  # of large fleets, in which hardly two devices are alike
 _KEPT = ("codec", "auxiliary", "train_every")
 _HOURS = 1e6  # a dry run ends before that
 
@@ -50,14 +55,17 @@ _HOURS = 1e6  # a dry run ends before that
 class Form:
     """What can be chosen."""
 
-    split: int
+    split: int  # where devices have cuts of their own: the first
     codec: Codec = "float32"
     auxiliary: str | int = "default"
     train_every: int = 1
+    cuts: tuple[tuple[int, int], ...] = ()  # of single devices, with how many have each
+    batch_seconds: float | None = field(default=None, compare=False)  # with which they have these
 
     def __str__(self) -> str:
         every = f", training every {self.train_every}" if self.train_every > 1 else ""
-        return f"split {self.split}, {self.codec}, auxiliary {self.auxiliary}{every}"
+        where = ", ".join(f"{cut} for {count}" for cut, count in self.cuts) or self.split
+        return f"split {where}, {self.codec}, auxiliary {self.auxiliary}{every}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +89,10 @@ class PlannedForm:
 
 def is_planned(recipe: Recipe) -> bool:
     """Is nothing left to choose?"""
-    given = recipe.method.options
+    given, split = recipe.method.options, recipe.split
     return recipe.method.name != NAME or (
-        recipe.split.at is not None and all(given.get(key) is not None for key in PLANNED)
+        (split.at is not None or split.batch_seconds is not None)
+        and all(given.get(key) is not None for key in PLANNED)
     )
 
 
@@ -98,14 +107,9 @@ def plan_form(recipe: Recipe, build: Build) -> PlannedForm:
             f"method.name = {NAME!r}: the planner needs to know the devices; give the recipe a "
             f"fleet, or choose yourself: split.at and method.{', '.join(PLANNED)}"
         )
-    if recipe.split.per_device:
-        raise ConfigError(
-            f"split.per_device = true: {NAME} chooses one cut for all devices; leave it out, or "
-            'use method.name = "fedoptima", which gives each its own'
-        )
     build_method(recipe, 1)  # its options are checked before they are used
     planner = _Planner(recipe, build)
-    best = planner.climb()
+    best = planner.relieved(planner.climb())
     reuse = recipe.method.options.get("reuse")
     if reuse is None:
         local_loss = best.form.auxiliary != "none"
@@ -161,15 +165,77 @@ class _Planner:
         tried = (self._try(form) for form in forms)
         return next((one for one in tried if one.useful * _EQUAL >= best.useful), found or best)
 
+    def relieved(self, best: Tried) -> Tried:
+        """With cuts of single devices, if the recipe asks for them. Training is not given up for
+        them: the rest of the form stays as it is."""
+        if not self._recipe.split.per_device:
+            return best
+        found: list[Tried] = []
+        for codec in self._codecs(best.form):
+            found += self._with_cuts(replace(best.form, codec=codec, batch_seconds=0.0))
+        most = max(one.useful for one in found)
+        equal = (one for one in found if one.useful * _GAIN >= most)
+        return min(equal, key=lambda one: one.form.batch_seconds or 0.0)
+
+    def _codecs(self, form: Form) -> tuple[Codec, ...]:
+        """Those that count where something else changes."""
+        free = self._recipe.method.options.get("codec") is None
+        return (form.codec, _SMALLEST) if free else (form.codec,)
+
+    def _limits(self, form: Form) -> list[float]:
+        """Times of a batch with which devices have other cuts: 0, with which each has its quickest,
+        and between any two that a device takes with some cut."""
+        if self._recipe.split.batch_seconds is not None:
+            return [self._recipe.split.batch_seconds]
+        run = self._build(self._plain(form, None))
+        rows, devices = run.plan().table, run.fleet.devices.values()
+        times = {
+            max(row.device_flops / d.flops_per_second, row.activation_bytes / d.up)
+            for row in rows
+            for d in devices
+        }
+        between = sorted({float(f"{math.sqrt(a * b):.3g}") for a, b in pairwise(sorted(times))})
+        return [0.0, *between[:: 1 + len(between) // _MOST_LIMITS]]
+
+    def _with_cuts(self, form: Form) -> Iterator[Tried]:
+        """The longer devices may take, the less the server has to do: where is it just busy? And
+        from there back, as long as it is as good: what devices hold is merged now and then."""
+        limits, best = self._limits(form), (0.0, 0)
+        low, high = 0, len(limits) - 1
+        while low <= high:
+            middle = (low + high) // 2
+            one = self._with_limit(form, limits[middle])
+            yield one
+            best = max(best, (one.useful, middle))
+            busy = one.server_busy >= _BUSY
+            low, high = (middle + 1, high) if busy else (low, middle - 1)
+        for limit in reversed(limits[: best[1]]):
+            one = self._with_limit(form, limit)
+            if one.useful * _GAIN < best[0]:
+                break
+            yield one
+
+    def _with_limit(self, form: Form, batch_seconds: float) -> Tried:
+        form = replace(form, batch_seconds=batch_seconds)
+        run = self._build(self._plain(form, None))
+        cuts = tuple(sorted(Counter(run.cuts(run.plan()).values()).items()))
+        return self._try(replace(form, split=cuts[0][0], cuts=cuts))
+
     def recipe_of(self, form: Form, reuse: object) -> Recipe:
         method = self._recipe.method
         options = {**method.options, **_options(form), "reuse": reuse}
         return self._recipe.model_copy(
             update={
                 "method": type(method)(name=method.name, **options),
-                "split": self._recipe.split.model_copy(update={"at": form.split}),
+                "split": self._split(form, form.split),
             }
         )
+
+    def _split(self, form: Form, at: int | None) -> SplitConfig:
+        own: dict[str, object] = {"at": at, "per_device": False, "batch_seconds": None}
+        if form.batch_seconds is not None:  # the time of a batch is all that a device computes
+            own = {"per_device": True, "batch_seconds": form.batch_seconds, "objective": "measured"}
+        return self._recipe.split.model_copy(update=own)
 
     def _plain(self, form: Form, split: int | None) -> Recipe:
         """A recipe in which nothing is left to choose, except the cut by the paper's rule."""
@@ -178,7 +244,7 @@ class _Planner:
         return self._recipe.model_copy(
             update={
                 "method": type(method)(name="fedoptima", **{**known, **_options(form)}),
-                "split": self._recipe.split.model_copy(update={"at": split}),
+                "split": self._split(form, split),
                 "stop": StopRule(hours=_HOURS),
             }
         )
@@ -207,7 +273,7 @@ class _Planner:
         own = self._recipe.split.at is None
         free = given.get("codec") is None
         for split in range(1, self._blocks) if own else (form.split,):
-            for codec in (form.codec, _SMALLEST) if free else (form.codec,):
+            for codec in self._codecs(form):
                 cut = replace(form, split=split, codec=codec)
                 yield cut
                 yield self._lean(cut)

@@ -39,6 +39,7 @@ class PlanSettings:
     server_flops_per_second: float | None = None  # None: not known, its work takes no time
     codecs: Codecs = PLAIN
     per_device: bool = False  # each device has a cut of its own
+    batch_seconds: float = 0.0  # the latest with which it takes no longer; 0: the best for it
 
     @property
     def output(self) -> Output:
@@ -145,7 +146,8 @@ def _with_cuts(
     plan: Plan, costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettings
 ) -> Plan:
     """With the cuts that devices may have: from the first one that is best for a device on, those
-    that are best for some device or might become so when its link or speed changes.
+    that are best for some device or might become so when its link or speed changes. Where the
+    server is to have less to do, that is any later one.
 
     Behind each the server has something to train; a model of which that is true nowhere is refused
     by the server, as it is with one cut.
@@ -164,9 +166,11 @@ def _with_cuts(
             if index != place
         )
 
-    places = [place for place in range(len(table)) if pays(place)]
+    within = settings.batch_seconds / settings.batch_size
+    places = [place for place in range(len(table)) if within or pays(place)]
     cuts = tuple(Cut(place + 1, flops[place], costs.auxiliary(place + 1)) for place in places)
-    options = options_of(replace(plan, cuts=cuts))
+    plan = replace(plan, cuts=cuts, sample_seconds=within)
+    options = options_of(plan)
     best = [best_option(options, d.flops_per_second, d.bytes_per_second) for d in devices]
     first = min(option.split for option in best)
     cuts = tuple(cut for cut in cuts if cut.split >= first)

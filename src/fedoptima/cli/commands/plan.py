@@ -124,10 +124,10 @@ def _show_split(console: Console, experiment: Experiment, prediction: Prediction
         "\n  then the longer of train and send as either objective counts.\n"
     )
     if prediction.cuts:
-        _show_cuts(console, prediction)
+        _show_cuts(console, prediction, experiment.recipe.training.batch_size)
 
 
-def _show_cuts(console: Console, prediction: Prediction) -> None:
+def _show_cuts(console: Console, prediction: Prediction, batch: int) -> None:
     """Which devices have which cut."""
     plan, table = prediction.plan, plain_table("  devices", "blocks", "last", "auxiliary", left=3)
     for cut in plan.cuts:
@@ -140,8 +140,10 @@ def _show_cuts(console: Console, prediction: Prediction) -> None:
             f"{extra.parameters:,} parameters" if extra else "",
         )
     console.print(Padding(table, _INDENT, expand=False))
+    limit = prediction.plan.sample_seconds * batch
+    own = f"as many blocks as it manages in {brief(limit)} s a batch" if limit else "its own"
     console.print(
-        "\n  Each device has its own; when its link or speed changes for good, another one.\n"
+        f"\n  Each device has {own}; when its link or speed changes for good, another one.\n"
     )
 
 
