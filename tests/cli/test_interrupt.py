@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedoptima.cli.app import app
@@ -69,6 +71,16 @@ def test_a_run_that_was_ended_goes_on_to_the_digest_of_an_unbroken_one(
 def test_ctrl_c_ends_at_once_while_there_is_nothing_to_save() -> None:
     with Interrupt(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_waits_while_torch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception inside its initialisation aborts the process."""
+    with Interrupt():
+        monkeypatch.setattr(torch.__spec__, "_initializing", True)
+        signal.raise_signal(signal.SIGINT)  # nothing happens
+        monkeypatch.setattr(torch.__spec__, "_initializing", False)
+        with pytest.raises(KeyboardInterrupt):
+            threading.Event().wait(60.0)
 
 
 def test_the_first_ctrl_c_of_a_run_asks_and_the_second_ends_it(

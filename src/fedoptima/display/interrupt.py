@@ -1,7 +1,8 @@
 """Ctrl-C asks a run to stop where it can go on later; a second one ends it at once.
 
 A run is asked between two events, where its state is whole. Before it is asked for the first time
-there is nothing to save, so until then Ctrl-C ends the program as always.
+there is nothing to save, so until then Ctrl-C ends the program as always; but not while torch is
+being loaded, whose own code would be torn down in the middle, and abort.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 
 _NOTICE = "stopping after this step; press Ctrl-C again to end at once"
+_LATER = 0.1  # seconds until a signal comes again that came at a bad moment
 
 
 class Interrupt:
@@ -56,9 +59,19 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:
+        if _loads_torch():
+            later = threading.Timer(_LATER, os.kill, (os.getpid(), number))
+            later.daemon = True
+            later.start()
+            return
         if self._wanted or not self._asked:
             raise KeyboardInterrupt
         self._wanted = True
         if self._say is None:
             # Not through a console: the handler may have come in the middle of one's own output.
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{_NOTICE}\n".encode())
+
+
+def _loads_torch() -> bool:
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
