@@ -49,6 +49,7 @@ WORKLOADS = {
     "fl_128x62": Workload(clients=128, samples=62, batch=50),
     "fl_128x62_keep": Workload(clients=128, samples=62, batch=50, on_leave="keep"),
     "fl_128x2": Workload(clients=128, samples=2, batch=2),
+    "fl_128x2_keep": Workload(clients=128, samples=2, batch=2, on_leave="keep"),
 }
 
 

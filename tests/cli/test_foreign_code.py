@@ -81,6 +81,12 @@ def unfinished(run: Path) -> Path:
     return run
 
 
+def over_the_network(run: Path) -> None:
+    """As if it were one of these."""
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"mode": "network"}))
+
+
 def test_reading_a_run_is_not_executing_it(call: Call, run: Path, ran: Callable[[], bool]) -> None:
     for command in ("report", "replay", "trace"):
         assert call(command, run).code == 0
@@ -130,6 +136,8 @@ def test_weights_are_replayed_with_code_that_is_allowed(
 def test_a_run_is_resumed_with_code_that_is_allowed(
     call: Call, unfinished: Path, ran: Callable[[], bool], command: tuple[str, ...]
 ) -> None:
+    if command[0] != "simulate":
+        over_the_network(unfinished)
     answer = call(*command, unfinished)
     assert (answer.code, ran()) == (2, False)
     assert REFUSED in answer.complaint
@@ -143,11 +151,18 @@ def test_resuming_from_python_takes_the_same_leave(
 ) -> None:
     with pytest.raises(ConfigError, match="allow_modules"):
         resume(unfinished)
-    with pytest.raises(ConfigError, match="allow_modules"):
-        serve(out=unfinished, resume=True, listen="127.0.0.1:0")
     assert not ran()
     with pytest.raises(ConfigError, match="NoneType"):
         resume(unfinished, allow_modules=["foreign"])
+
+
+def test_serving_again_from_python_takes_the_same_leave(
+    unfinished: Path, ran: Callable[[], bool]
+) -> None:
+    over_the_network(unfinished)
+    with pytest.raises(ConfigError, match="allow_modules"):
+        serve(out=unfinished, resume=True, listen="127.0.0.1:0")
+    assert not ran()
     with pytest.raises(ConfigError, match="NoneType"):
         serve(out=unfinished, resume=True, listen="127.0.0.1:0", allow_modules=["foreign"])
 

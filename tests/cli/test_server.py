@@ -172,14 +172,10 @@ def test_a_run_is_resumed_by_what_it_was_begun_with(call: Call, recipe: Path) ->
     for command in (["server", "--resume", "--run-dir", "sim"], ["run", "--resume", "sim"]):
         answer = call(*command, *allowed)
         assert answer.code == 2
-        assert "error: sim: is a simulation; resume it with fedoptima simulate --resume sim" in (
-            answer.complaint
-        )
+        assert "error: sim: is a simulation; `fedoptima simulate` resumes it" in answer.complaint
     answer = call("simulate", "--resume", "real", *allowed)
     assert answer.code == 2
-    assert "error: real: is a run over the network; resume it with fedoptima run" in (
-        answer.complaint
-    )
+    assert "error: real: is a run over the network; `fedoptima run` and" in answer.complaint
     assert [path.name for path in Path("sim").iterdir()] == ["config.json"]
 
 

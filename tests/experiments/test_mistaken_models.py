@@ -81,8 +81,12 @@ def test_whole_numbers_for_a_model_that_takes_others_are_told_the_way_out(inputs
 
 
 class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return a + b
+        return a + self.weight * b
 
 
 def test_one_input_for_a_model_that_takes_two_is_told_how_to_give_two() -> None:

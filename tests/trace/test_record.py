@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, cast, get_args
 
 import pytest
@@ -19,9 +20,15 @@ from tests.support.rows import ROWS, Options
 
 
 def eventful(
-    method: str, *, diverges: bool = False, unmeasurable: bool = False, refused: bool = False
+    method: str,
+    *,
+    diverges: bool = False,
+    unmeasurable: bool = False,
+    refused: bool = False,
+    keeps: bool = False,
 ) -> World:
     """A run with every kind of event and effect the method knows."""
+    options = Options(cap=2, credit_timeout=4.0, barrier_timeout=6.0, max_delay=1)
     fleet = [
         Device(),
         Device(2.0, 1064.0, hands_in_nan=refused),
@@ -29,7 +36,7 @@ def eventful(
         Device(4.0, joins_at=4.0),
     ]
     description = Description(
-        ROWS[method](Options(cap=2, credit_timeout=4.0, barrier_timeout=6.0, max_delay=1)),
+        ROWS[method](replace(options, on_leave="keep") if keeps else options),
         fleet,
         stop=StopRule(rounds=4, hours=200.0 / 3600),
         changes=[
@@ -48,9 +55,10 @@ def eventful(
     return world
 
 
+@pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("method", ROWS)
-def test_every_line_of_a_run_comes_back_as_an_equal_record(method: str) -> None:
-    for record in eventful(method).records:
+def test_every_line_of_a_run_comes_back_as_an_equal_record(method: str, keeps: bool) -> None:
+    for record in eventful(method, keeps=keeps).records:
         line = record.to_line()
         back = Record.from_line(line)
         assert back == record
@@ -60,7 +68,7 @@ def test_every_line_of_a_run_comes_back_as_an_equal_record(method: str) -> None:
 def test_these_runs_know_every_event_and_every_effect() -> None:
     seen = set()
     for method in ROWS:
-        for what in ("diverges", "unmeasurable", "refused"):
+        for what in ("diverges", "unmeasurable", "refused", "keeps"):
             for record in eventful(method, **{what: True}).records:
                 seen |= {type(record.event), *map(type, record.effects)}
     # A simulated server has one process from beginning to end, and engines without tensors have no

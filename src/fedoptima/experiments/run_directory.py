@@ -86,10 +86,10 @@ class RunDirectory(RunFiles):
         path, own = self.path, self.description.mode
         if own is not mode:
             raise ConfigError(
-                f"{path}: is a simulation; resume it with fedoptima simulate --resume {path}"
+                f"{path}: is a simulation; `fedoptima simulate` resumes it, or fedoptima.resume"
                 if own is Mode.SIMULATED
-                else f"{path}: is a run over the network; resume it with fedoptima run --resume "
-                f"{path} or fedoptima server --resume --run-dir {path}"
+                else f"{path}: is a run over the network; `fedoptima run` and `fedoptima server` "
+                "resume it, or fedoptima.serve"
             )
 
     @cached_property

@@ -53,7 +53,15 @@ class Scene:
         return found.number if found else 0
 
     def comes_back(self, after: int) -> None:
-        until(lambda: self.session > after, "the device is back")
+        """It takes part again: a barrier would not wait for one that is merely connected."""
+        assert self.server.watch is not None
+        members = self.server.watch.node.machine.members
+
+        def back() -> bool:
+            member = members.get(NodeId("slow"))
+            return member is not None and member.session > after
+
+        until(back, "the device is back")
 
     def finish(self) -> list[Record]:
         """All are let go; the run comes to its end and can be explained. What was recorded."""
