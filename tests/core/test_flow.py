@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from fedoptima.core.errors import ConfigError, InvariantBroken, ProtocolViolation
 from fedoptima.core.flow import CappedFlow, OpenFlow
+from fedoptima.core.influence import Share
 from fedoptima.core.types import NodeId
 from tests.support.effort import lines_executed
 
@@ -72,6 +73,19 @@ def test_a_device_that_left_the_line_is_not_turned_on() -> None:
     capped.left(B, 0, 1.0)
     capped.received(A, 1.0)
     assert list(capped.consumed(A, 2.0)) == [C]
+
+
+def test_nobody_is_held_once_all_hold_as_much_as_each_other() -> None:
+    capped = flow(8, A)  # alone, and never held
+    little = Share(size=0.1, limit=0.01)
+    capped.joined(B, 0.0, little)
+    assert list(capped.received(B, 1.0, little).turn_on) == []  # not before A has sent a hundred
+    capped.consumed(B, 1.0)
+    capped.joined(C, 1.0)  # with the data of ten
+    assert list(capped.left(C, 0, 2.0)) == []  # A, which has as little as B, is still there
+    capped.hold_nobody()
+    assert list(capped.expire(2.0)) == [B]
+    capped.check(buffered=0)
 
 
 def test_a_credit_that_is_not_used_in_time_goes_to_the_next_in_line() -> None:

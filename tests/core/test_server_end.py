@@ -6,14 +6,16 @@ import pytest
 
 from fedoptima.core.effects import Drop, Effect, Evaluate, Halt, Note
 from fedoptima.core.errors import ProtocolViolation
-from fedoptima.core.events import Rejected
+from fedoptima.core.events import Extended, Rejected
 from fedoptima.core.jobs import Merge
 from fedoptima.core.messages import (
     ActivationBatch,
+    Assignment,
     Failed,
     GlobalModel,
     Stop,
 )
+from fedoptima.core.method import Method
 from fedoptima.core.robust import as_text
 from fedoptima.core.stopping import StopRule
 from fedoptima.core.types import NodeId
@@ -93,6 +95,45 @@ def test_what_comes_in_while_the_run_closes_is_not_used() -> None:
     assert bench.says("a", update("a/0/9", version=1)) == []
     assert bench.joins("c") == []
     assert [to for to, _ in sent(bench.evaluated(), Stop)] == [A, B, C]
+
+
+@pytest.mark.parametrize("method", [fedasync(), fedoptima(), fl()])
+def test_who_comes_while_the_run_closes_is_no_part_of_it_when_it_is_extended(
+    method: Method,
+) -> None:
+    bench = running_server(method, "a", stop=StopRule(hours=10.0 / 3600))
+    spend(bench, "a", 0)
+    bench.fire("time limit")
+    bench.joins("c")
+    bench.says("c", update("c/0/9", version=0))  # that it had from before
+    bench.evaluated()
+    assert bench.server.stopped
+    bench.tell(Extended(StopRule(hours=20.0 / 3600)))
+    for name in ("c", "a"):
+        bench.leaves(name)
+    assert list(bench.server.members) == []
+    assert sent(bench.joins("c"), Assignment)  # as any device that comes
+
+
+@pytest.mark.parametrize("method", [fedasync(), fedoptima(), fl()])
+def test_who_leaves_while_the_run_closes_may_come_back_when_it_is_extended(
+    method: Method,
+) -> None:
+    bench = running_server(method, "a", "b", stop=StopRule(hours=10.0 / 3600))
+    if method.name == "fedoptima":
+        bench.says("b", batch())  # runs
+        bench.says("a", batch())  # waits
+    bench.fire("time limit")
+    assert bench.leaves("a") == []  # the others are told nothing any more
+    while bench.running is not None:
+        bench.done()
+    while not bench.server.stopped:
+        bench.evaluated()
+    bench.tell(Extended(StopRule(hours=20.0 / 3600)))
+    bench.leaves("b")
+    assert bench.server.training.scheduler.buffered == 0
+    assert sent(bench.joins("a"), Assignment)
+    bench.server.check()
 
 
 def test_patience_ends_the_run_at_the_next_answer() -> None:

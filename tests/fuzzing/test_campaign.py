@@ -21,6 +21,11 @@ def test_all_laws_hold_for_every_method(name: str) -> None:
     assert not tally.failures, tally.failures[0]
 
 
+def test_a_small_device_is_not_held_for_those_that_have_left() -> None:
+    tally = play_seeds([20378], {"cse_fsl": OURS["cse_fsl"]})
+    assert not tally.failures, tally.failures[0]
+
+
 def test_the_methods_take_turns() -> None:
     tally = play_seeds(range(2 * len(OURS)), OURS)
     assert tally.runs == dict.fromkeys(OURS, 2)

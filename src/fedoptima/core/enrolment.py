@@ -141,6 +141,8 @@ class Enrolment:
         self._reconsider_due |= not awaited  # a barrier that waited only for this device opens
         self.reuse.left(device)
         dropped = self.scheduler.leave(device)
+        if self.roster.shares.equal(self._settings.batch_size):
+            self.flow.hold_nobody()
         turned_on = self.roster.turn_on(self.flow.left(device, dropped, now))
         if not kept:
             return turned_on

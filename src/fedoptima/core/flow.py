@@ -43,6 +43,7 @@ class FlowController(Protocol):
     def received(self, device: NodeId, now: float, share: Share = EQUAL) -> Reception: ...
     def consumed(self, device: NodeId, now: float) -> Sequence[NodeId]: ...
     def left(self, device: NodeId, dropped: int, now: float) -> Sequence[NodeId]: ...
+    def hold_nobody(self) -> None: ...  # all devices in the run hold equal shares
     def expire(self, now: float) -> Sequence[NodeId]: ...
     def check(self, buffered: int) -> None: ...
     @property
@@ -65,6 +66,9 @@ class OpenFlow:
 
     def left(self, device: NodeId, dropped: int, now: float) -> Sequence[NodeId]:
         return ()
+
+    def hold_nobody(self) -> None:
+        pass
 
     def expire(self, now: float) -> Sequence[NodeId]:
         return ()
@@ -139,6 +143,11 @@ class CappedFlow:
             self._release(everybody=True)
         return self._grant(now)
 
+    def hold_nobody(self) -> None:
+        """All devices in the run hold as much as each other: those that had less have left, or
+        those that had more. Nobody waits for the batches of others until it is given a share."""
+        self._release(everybody=True)
+
     def expire(self, now: float) -> Sequence[NodeId]:
         while self._deadlines and self._deadlines[0][0] <= now:
             _, grant, device = self._deadlines.popleft()
@@ -186,9 +195,10 @@ class CappedFlow:
                 self._enter(device, order)
 
     def _grant(self, now: float) -> Sequence[NodeId]:
-        turned_on = []
-        while self._has_room:
-            self._release()
+        turned_on: list[NodeId] = []
+        while self._buffered + len(self._granted) < self.cap:
+            if self._held:
+                self._release()
             if not self._line:
                 break
             count, order, device = heappop(self._line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from fedoptima.core.effects import Effect, Note, NoteKind, Send
@@ -93,8 +93,8 @@ class Roster:
     def send(self, device: NodeId, message: ToDevice) -> Send:
         return Send(device, self.sessions[device], message)
 
-    def turn_on(self, devices: Iterable[NodeId]) -> list[Effect]:
-        return [self.send(device, TurnOn()) for device in devices]
+    def turn_on(self, devices: Collection[NodeId]) -> list[Effect]:
+        return [self.send(device, TurnOn()) for device in devices] if devices else []
 
     def settle(self, device: NodeId, update: PayloadId) -> None:
         self._settled[device] = update

@@ -129,7 +129,7 @@ class ServerCore:
                 begun = self._begin() if isinstance(event.job, PlanRun) else []
                 return begun + self.training.job_done(event, self._now) + self._drop_faulty(event)
             case Received(device, session, message):
-                current = self._roster.is_current(device, session)
+                current = self.training.roster.is_current(device, session)
                 return self._receive(device, message) if current else []
             case Connected(device, session):
                 gone = self._remove(device) if device in self._roster.sessions else []
@@ -162,17 +162,16 @@ class ServerCore:
     def _receive(self, device: NodeId, message: Message) -> list[Effect]:
         if isinstance(message, Join):
             return self._join(device, message)
-        member = self._roster.members.get(device)
+        member = self.training.roster.members.get(device)
+        if member is None and isinstance(message, Failed):  # it could not even begin
+            return [Note(NoteKind.DEVICE_FAILED, device, message.error), *self._remove(device)]
+        if self.phase is ServerPhase.CLOSING:
+            return []  # messages that still arrive are not used any more
         if member is None:
-            if isinstance(message, Failed):  # it could not even begin
-                return [Note(NoteKind.DEVICE_FAILED, device, message.error), *self._remove(device)]
             raise ProtocolViolation(f"{device} spoke before joining")
-        match self.phase:
-            case ServerPhase.RUNNING:
-                return self._receive_in_training(device, member, message)
-            case ServerPhase.CLOSING:
-                return []  # messages that still arrive are not used any more
-        return self._receive_early(device, member, message)
+        if self._phase is not ServerPhase.RUNNING:
+            return self._receive_early(device, member, message)
+        return self._receive_in_training(device, member, message)
 
     def _receive_in_training(
         self, device: NodeId, member: Member, message: Message
@@ -247,6 +246,8 @@ class ServerCore:
                 raise ProtocolViolation(f"{device} joined twice")
             known.join = join
             return self.training.welcome(device, known, self._now) if running else []
+        if self.phase is ServerPhase.CLOSING:  # it is told the end with the others
+            return []
         member = self._roster.add(device, join)
         if running:
             return self.training.admit(device, member, self._now)
@@ -254,8 +255,9 @@ class ServerCore:
 
     def _remove(self, device: NodeId) -> list[Effect]:
         member = self._roster.remove(device)
-        running = self.phase is ServerPhase.RUNNING
-        return self.training.leave(device, member, self._now) if member and running else []
+        # Also while the run closes: when it is extended nothing may be left of who has gone.
+        left = self.training.leave(device, member, self._now) if member and self.planned else []
+        return left if self.phase is ServerPhase.RUNNING else []
 
     def _wait_for_all(self) -> list[Effect]:
         """With a barrier, until all devices from before a restart are back."""
@@ -334,9 +336,8 @@ class ServerCore:
         return [*farewell, Halt(reason, failed)]
 
     def _turn_away(self, event: Event) -> list[Effect]:
-        match event:
-            case Received(device, session, Join()):  # too late: answer, or it waits forever
-                return [Send(device, session, Stop("the run is over"))]
+        if isinstance(event, Received) and isinstance(event.message, Join):  # it would wait forever
+            return [Send(event.sender, event.session, Stop("the run is over"))]
         return []
 
     # ---- invariants --------------------------------------------------------------------------

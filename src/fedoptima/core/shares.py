@@ -71,12 +71,16 @@ class Shares:
         """0 where there is no device."""
         return self.total / max(1, len(self._ordered))
 
+    def equal(self, batch_size: int) -> bool:
+        """Does every device hold as much as the others?"""
+        return not self._ordered or self._ordered[-1] - self._ordered[0] < batch_size
+
     def share(self, device: NodeId, batch_size: int) -> Share:
         """What the device's contributions count; as those of all others if it holds as much.
 
         As much is less than one batch more or less, between any two devices.
         """
-        if device not in self._held or self._ordered[-1] - self._ordered[0] < batch_size:
+        if device not in self._held or self.equal(batch_size):
             return EQUAL
         return unequal_share(
             self.counted(device),

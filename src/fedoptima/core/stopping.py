@@ -93,8 +93,8 @@ class StopRule:
             spent = max(spent, rounds / self.rounds)
         if self.epochs is not None:
             spent = max(spent, epochs / self.epochs)
-        if self.seconds is not None:
-            spent = max(spent, seconds / self.seconds)
+        if (limit := self.seconds) is not None:
+            spent = max(spent, seconds / limit)
         return min(spent, 1.0)
 
 

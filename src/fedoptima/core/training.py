@@ -67,6 +67,8 @@ class Training(Enrolment):
         return CutStep(*whole, batch.cut) if self.cuts else ServerStep(*whole)
 
     def _reused_step(self, now: float) -> ReusedStep | None:
+        if not self.reuse.kept:
+            return None
         return self.reuse.next(self.models.version, self.progress.share(now))
 
     def _offer(self, device: NodeId, update: ModelUpdate, now: float) -> list[Effect]:

@@ -162,14 +162,13 @@ def _options(rng: random.Random, name: str, build: Builder) -> dict[str, object]
         return {}
     drawn = {key: rng.choice(values) for key, values in _OPTIONS.items()}  # all: others stay alike
     left = {key: rng.random() < (0.8 if key == "auxiliary" else 0.5) for key in _OPTIONS}
-    taken: dict[str, object] = {}
+    defaults, taken = options_of(build), dict[str, object]()
     for key, value in drawn.items():
-        if (
-            key in options_of(build)
-            and not left[key]
-            and _is_possible(build, {**taken, key: value})
-        ):
-            taken[key] = value
+        if key in defaults and not left[key]:
+            if value == defaults[key]:  # which it has half of the time anyway
+                value = next(other for other in _OPTIONS[key] if other != value)
+            if _is_possible(build, {**taken, key: value}):
+                taken[key] = value
     return taken
 
 
