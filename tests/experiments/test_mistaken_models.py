@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 import fedoptima
 from fedoptima.core.errors import ConfigError
+from fedoptima.engine.misfit import slow_statistics
+from fedoptima.models.mobilenet import mobilenet_v3_large
 
 INPUTS = torch.arange(32, dtype=torch.float32).view(8, 4) / 32
 LABELS = torch.arange(8) % 2
@@ -91,3 +93,43 @@ class Pair(nn.Module):
 
 def test_one_input_for_a_model_that_takes_two_is_told_how_to_give_two() -> None:
     assert refusal(Pair()).endswith("in place of one x: ((a, b), labels)")
+
+
+def normalised(momentum: float | None = 0.1, *, tracked: bool = True) -> nn.Sequential:
+    norm = nn.BatchNorm1d(4, momentum=momentum, track_running_stats=tracked)
+    return nn.Sequential(nn.Linear(4, 4), norm, nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_statistics_that_cannot_keep_up_with_the_weights_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fedoptima.simulate(
+        model=normalised(0.01),
+        train=(INPUTS, LABELS),
+        test=(INPUTS, LABELS),
+        fleet={"server": {"gflops": 1.0}, "devices": [{"name": "d", "gflops": 0.01}]},
+        training={"batch_size": 4},
+        epochs=1,
+    )
+    assert "momentum = 0.01 (1) moves its running statistics 2% of the way" in caplog.text
+    assert "a round of 2 steps" in caplog.text
+    assert "set their momentum to 0.1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "steps"),
+    [
+        (normalised(), 2),  # as torch makes it
+        (normalised(0.01), 100),  # a long round
+        (normalised(None), 2),  # the mean of all batches
+        (normalised(0.01, tracked=False), 2),  # those of the batch, also in an evaluation
+        (mobilenet_v3_large(classes=2), 20),
+    ],
+)
+def test_other_statistics_are_not_warned_of(model: nn.Module, steps: int) -> None:
+    assert slow_statistics(model, steps) == ""
+
+
+def test_a_warning_of_statistics_counts_the_layers() -> None:
+    several = nn.Sequential(normalised(0.05), normalised(0.01), normalised(0.02))
+    assert "momentum = 0.01 (1.1 and 2 more)" in slow_statistics(several, 5)

@@ -1,9 +1,10 @@
-"""A model that cannot be trained, or does not take the data: what the user can do about it."""
+"""A model that cannot be trained, is evaluated wrongly, or does not take the data: the way out."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from fedoptima.core.errors import ConfigError
@@ -30,6 +31,36 @@ def check_trained(model: nn.Module) -> None:
             "False); unfreeze it, or the parts that are to be trained, with .requires_grad_(True)"
         )
     raise ConfigError("model: nothing can be trained, for it has no parameters")
+
+
+USUAL = 0.1  # torch's own momentum of running statistics
+ENOUGH = 0.5  # of the way, in a round
+
+
+def slow_statistics(model: nn.Module, steps: int) -> str:
+    """A warning, if running statistics cannot keep up with the weights; else nothing.
+
+    They begin at 0 and 1, and move only while a device trains; asynchronous merges then take a part
+    of what each has seen. Models that are made for long training in one place (MobileNetV3 and
+    EfficientNet of torchvision and timm) have a tenth of the usual momentum.
+    """
+    slow = {
+        name: module.momentum
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats
+        if module.momentum is not None and module.momentum < USUAL
+        if (1 - module.momentum) ** steps > 1 - ENOUGH
+    }
+    if not slow:
+        return ""
+    name, momentum = min(slow.items(), key=lambda found: found[1])
+    others = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+    return (
+        f"model: batch normalisation with momentum = {momentum:g} ({name}{others}) moves its "
+        f"running statistics {1 - (1 - momentum) ** steps:.0%} of the way in a round of {steps} "
+        "steps, so the model is evaluated with statistics that do not fit its weights; set their "
+        f"momentum to {USUAL:g}, of every m in model.modules() that has an m.running_var"
+    )
 
 
 def remedy(model: nn.Module, example: Inputs, error: Exception) -> str:

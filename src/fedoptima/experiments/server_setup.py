@@ -59,6 +59,7 @@ def prepare_server(
     expected = expected_devices(recipe)
     recipe = with_planned_form(recipe, given)
     run = prepare_run(recipe, expected.devices, given, progress)
+    run.warn(expected.devices)
     # A plan for an assumed device: a model or split that cannot work is reported now, and not
     # when the devices have joined.
     run.workload.plan([DeviceSpeed(flops_per_second=1e9, bytes_per_second=1e6)])
@@ -79,7 +80,7 @@ def prepare_server(
 
 def check_same_recipe(recipe: Recipe, kept: Recipe, run: RunDirectory) -> None:
     """A run is resumed with the recipe it was started with."""
-    recipe = with_planned_form(recipe)
+    recipe = run.as_begun(with_planned_form(recipe))
     if recipe.stop != kept.stop and recipe.stop == run.first_stop:  # it was extended since
         kept = kept.model_copy(update={"stop": recipe.stop})
     # A thread count that the recipe leaves open was chosen when the run was started.

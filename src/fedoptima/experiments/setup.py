@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.recorder import say_why_not
 from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.local_loss import LocalLoss
-from fedoptima.engine.misfit import check_complete, check_trained
+from fedoptima.engine.misfit import check_complete, check_trained, slow_statistics
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
@@ -51,6 +52,8 @@ from fedoptima.sim.fleet import Fleet, build_fleet
 from fedoptima.sim.processes.executor import Processes, WorkedElsewhere
 from fedoptima.trace.record import RecordObserver
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class RunSetup:
@@ -59,6 +62,13 @@ class RunSetup:
     recipe: Recipe
     method: Method
     workload: Workload
+
+    def warn(self, devices: int) -> None:
+        """Of what goes wrong without an error."""
+        training, samples = self.recipe.training, len(self.workload.dataset.train)
+        steps = training.iterations or max(1, samples // devices // training.batch_size)
+        if said := slow_statistics(self.workload.model, steps):
+            _log.warning(said)
 
     def test_accuracy(self, weights: Mapping[str, Tensor]) -> float | None:
         """Where validation data was held out of the training data."""
@@ -184,6 +194,8 @@ def prepare(
     recipe = with_planned_form(recipe, given)
     recipe = recipe.model_copy(update={"threads": recipe.threads or 1})
     run = prepare_run(recipe, len(fleet.devices), given, progress, dry=dry)
+    if not dry:
+        run.warn(len(fleet.devices))
     shares = share_out(run.workload.dataset, recipe, list(fleet.devices))
     workload = run.workload
     if recipe.data.device_validation is not None:
