@@ -35,6 +35,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fedoptima, reuse": {"name": "fedoptima", "reuse": {"batches": 16, "uses": 2}},
     "fedoptima, delay 2": {"name": "fedoptima", "max_delay": 2},
     "fl, waits for who left": {"name": "fl", "on_leave": "wait"},
+    "fl, drops who left": {"name": "fl", "on_leave": "drop"},
+    "splitfed, drops who left": {"name": "splitfed", "on_leave": "drop"},
     "pipar, its own split": {"name": "pipar", "own_split": True},
     "fedbuff, as published": {"name": "fedbuff", "average_staleness": 0.0},
 }

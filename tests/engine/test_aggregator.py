@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedoptima.core.jobs import ServerOptimizer
 from fedoptima.engine.aggregator import DeltaOptimizer, RunningSum, difference, merge
+from fedoptima.engine.flat import in_one_piece
 
 
 def test_weights_are_mixed_with_what_is_kept() -> None:
@@ -145,12 +146,12 @@ def test_a_running_sum_has_the_mean_of_all() -> None:
         total.add(weight, update)
     samples = sum(weight for weight, _ in updates)
     exact = sum((w * u["w"].double() for w, u in updates), torch.zeros(4000).double()) / samples
-    mean = total.mean()
-    assert torch.equal(mean["w"].float(), exact.float())
-    assert mean["n"] == 102
     base = {"w": torch.zeros(4000), "n": torch.tensor(0)}
+    mean = total.mean(base)
+    assert torch.equal(mean["w"], exact.float())
+    assert mean["n"] == 102
     merged = merge(base, 0.0, [(w / samples, u) for w, u in updates])
-    assert torch.allclose(mean["w"].float(), merged["w"], rtol=1e-5, atol=1e-6)
+    assert torch.allclose(mean["w"], merged["w"], rtol=1e-5, atol=1e-6)
 
 
 def test_the_order_in_which_updates_come_does_not_show() -> None:
@@ -160,7 +161,7 @@ def test_the_order_in_which_updates_come_does_not_show() -> None:
         total = RunningSum()
         for weight, update in order:
             total.add(weight, update)
-        found.append(total.mean()["w"].float())
+        found.append(total.mean(order[0][1])["w"])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 
@@ -168,10 +169,50 @@ def test_the_order_in_which_updates_come_does_not_show() -> None:
 def test_what_a_checkpoint_holds_of_a_sum_is_not_written_to_again() -> None:
     total = RunningSum()
     total.add(2, {"w": torch.ones(3), "n": torch.tensor(1)})
-    kept = dict(total.totals)
+    state, kept = total.save()
     total.add(1, {"w": torch.ones(3), "n": torch.tensor(7)})
     assert kept["w"].tolist() == [2.0, 2.0, 2.0]
     assert kept["n"] == 1
+    restored = RunningSum()
+    restored.restore(state, kept)
+    restored.add(1, {"w": torch.ones(3), "n": torch.tensor(7)})
+    like = {"w": torch.ones(3), "n": torch.tensor(0)}
+    assert restored.mean(like)["w"].tolist() == total.mean(like)["w"].tolist() == [1.0, 1.0, 1.0]
+    assert kept["w"].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_updates_in_one_piece_come_to_the_same_mean() -> None:
+    """Some of them, or all, with tensors that leave room between each other; twice, since the
+    second sum is made where the first was."""
+    generator = torch.Generator().manual_seed(1)
+    sums = [RunningSum() for _ in range(4)]
+    for first in (-5, -20):
+        updates = [
+            {
+                "a": torch.randn(3, 5, generator=generator),
+                "n": torch.tensor(first + number),
+                "b": torch.randn(7, generator=generator).to(torch.bfloat16),
+                "c": torch.randn((), generator=generator),
+            }
+            for number in range(3)
+        ]
+        for weight, update in enumerate(updates, start=3):
+            sums[0].add(weight, update)
+            sums[1].add(weight, in_one_piece(update))
+            sums[2].add(weight, update if weight == 4 else in_one_piece(update))
+            sums[3].add(weight, update if weight != 4 else in_one_piece(update))
+        means = [total.mean(in_one_piece(updates[0])) for total in sums]
+        for total in sums:
+            total.begin_anew()
+        assert means[0]["n"] == first + 2
+        for mean in means[1:]:
+            for name, tensor in means[0].items():
+                assert torch.equal(mean[name], tensor)
+                assert mean[name].dtype == tensor.dtype
+        kept = {name: tensor.clone() for name, tensor in means[1].items()}
+        sums[1].add(9, in_one_piece(updates[2]))
+        assert all(torch.equal(means[1][name], kept[name]) for name in kept)
+        sums[1].begin_anew()
 
 
 def test_a_sum_that_lacks_an_update_is_not_saved() -> None:

@@ -50,7 +50,7 @@ def test_who_joins_later_is_one_of_the_devices_but_is_not_waited_for(tmp_path: P
         ),
         ({"name": "fedoptima", "auxiliary": "none"}, None, {"auxiliary": "none"}),
         ({"name": "fedbuff", "staleness_b": 2.0}, None, {"buffer": 3, "staleness_b": 2.0}),
-        ({"name": "fl"}, None, {"on_leave": "drop"}),
+        ({"name": "fl"}, None, {"on_leave": "keep"}),
     ],
 )
 def test_the_methods_options_are_those_it_was_built_with(

@@ -49,9 +49,9 @@ def fedavg(model: nn.Module) -> dict[str, Tensor]:
                 optimizers[name].zero_grad()
                 cross_entropy(worker(inputs), labels).backward()
                 optimizers[name].step()
-        states = [(len(ROWS[name]) / held, workers[name].state_dict()) for name in sorted(ROWS)]
+        states = [(len(ROWS[name]), workers[name].state_dict()) for name in ROWS]
         merged = {
-            key: sum(share * state[key] for share, state in states)
+            key: (sum(samples * state[key].double() for samples, state in states) / held).float()
             if tensor.is_floating_point()
             else max(state[key] for _, state in states).clone()
             for key, tensor in merged.items()

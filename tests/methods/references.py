@@ -132,18 +132,24 @@ class AuxiliaryWorker(Worker):
         self.optimizer.step()
 
 
-def fedavg(workers: Mapping[str, Worker], start: State, rounds: int) -> State:
-    """FL; with split workers it is SplitFed and PiPar: both sides wait for all."""
+def fedavg(
+    workers: Mapping[str, Worker], start: State, rounds: int, *, exact: str | None = None
+) -> State:
+    """FL; with split workers it is SplitFed and PiPar: both sides wait for all.
+
+    ``exact``: how the names begin of what is added up in double precision, and rounded once.
+    """
     held = sum(worker.loader.samples for worker in workers.values())
     for _ in range(rounds):
         states = [
-            (worker.loader.samples / held, worker.train(start))
-            for _, worker in sorted(workers.items())
+            (worker.loader.samples, worker.train(start)) for _, worker in sorted(workers.items())
         ]
         start = {
-            name: sum(share * state[name] for share, state in states)
-            if tensor.is_floating_point()
-            else max(state[name] for _, state in states)
+            name: max(state[name] for _, state in states)
+            if not tensor.is_floating_point()
+            else (sum(samples * state[name].double() for samples, state in states) / held).float()
+            if exact is not None and name.startswith(exact)
+            else sum(samples / held * state[name] for samples, state in states)
             for name, tensor in start.items()
         }
     return start

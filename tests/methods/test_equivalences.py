@@ -106,7 +106,7 @@ def test_oafl_of_a_lower_weight_keeps_a_part_of_the_old_model() -> None:
 
 def test_pipar_with_one_part_is_splitfed() -> None:
     pipar = play("pipar", rounds=3, micro_batches=1)
-    splitfed = play("splitfed", rounds=3)
+    splitfed = play("splitfed", rounds=3, on_leave="wait")  # PiPar's default
     assert_equal(pipar.weights, splitfed.weights)
 
 

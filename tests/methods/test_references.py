@@ -65,9 +65,15 @@ def assert_uneven(run: Run) -> None:
     assert max(came.values()) >= 2 * min(came.values())
 
 
-def test_fl_is_the_mean_weighted_by_samples() -> None:
-    run = play("fl", rounds=3)
-    assert_equal(run.weights, fedavg(whole_workers(), network().state_dict(), 3))
+# With "keep" what devices hand in is added up as it comes, in double precision.
+SUMS = pytest.mark.parametrize(("on_leave", "doubled"), [("keep", True), ("drop", False)])
+
+
+@SUMS
+def test_fl_is_the_mean_weighted_by_samples(on_leave: str, doubled: bool) -> None:
+    run = play("fl", rounds=3, on_leave=on_leave)
+    exact = "" if doubled else None
+    assert_equal(run.weights, fedavg(whole_workers(), network().state_dict(), 3, exact=exact))
     assert_statistics_moved(run.weights)
     assert counters(run.weights) == {3 * (31 // 5)}  # of the one that took the most steps
 
@@ -215,9 +221,12 @@ def test_fedbuff_moves_by_the_mean_of_scaled_changes(
     assert_statistics_moved(run.weights)
 
 
-def test_splitfed_is_fedavg_of_both_sides() -> None:
-    run = play("splitfed", rounds=3)
-    assert_equal(run.weights, fedavg(split_workers(network()), network().state_dict(), 3))
+@SUMS
+def test_splitfed_is_fedavg_of_both_sides(on_leave: str, doubled: bool) -> None:
+    run = play("splitfed", rounds=3, on_leave=on_leave)
+    exact = "0." if doubled else None  # the copies on the server are merged as they were
+    expected = fedavg(split_workers(network()), network().state_dict(), 3, exact=exact)
+    assert_equal(run.weights, expected)
     assert_statistics_moved(run.weights)
     assert counters(run.weights) == {3 * (31 // 5)}
 
@@ -253,14 +262,17 @@ def test_a_refused_oafl_update_refreshes_the_device_and_its_server_copy() -> Non
     assert_equal(run.weights, expected)
 
 
-def test_cse_fsl_is_fedavg_of_the_device_sides_and_sgd_on_the_server() -> None:
-    run = play("cse_fsl", rounds=3)
+@SUMS
+def test_cse_fsl_is_fedavg_of_the_device_sides_and_sgd_on_the_server(
+    on_leave: str, doubled: bool
+) -> None:
+    run = play("cse_fsl", rounds=3, on_leave=on_leave)
     assert run.auxiliary is not None
     workers = {
         name: AuxiliaryWorker(network(), run.auxiliary, own) for name, own in loaders().items()
     }
     start = deepcopy(workers["fast"].model.state_dict())
-    merged = fedavg(workers, start, 3)
+    merged = fedavg(workers, start, 3, exact="" if doubled else None)
     device_side = {n: t for n, t in merged.items() if not n.startswith("aux.")}
     assert_equal(run.weights, {**device_side, **trained_server_side(run, workers)})
     assert_statistics_moved(run.weights)

@@ -88,7 +88,7 @@ def test_an_unknown_method_is_an_error_that_names_the_nearest() -> None:
 
 def test_options_are_listed_with_their_defaults() -> None:
     listed = {
-        "on_leave": "drop",
+        "on_leave": "keep",
         "barrier_timeout": None,
         "participation": 1.0,
         "robust": "none",

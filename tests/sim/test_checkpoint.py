@@ -46,7 +46,10 @@ RUNS: dict[str, dict[str, object]] = {
     "no auxiliary network": {"method": {"name": "fedoptima", "auxiliary": "none"}},
     "fl": {"method": "fl"},
     "churn": {"fleet": {**FLEET, "churn": CHURN}},
-    "fl with churn": {"method": "fl", "fleet": {**FLEET, "churn": CHURN}},
+    "fl with churn": {
+        "method": {"name": "fl", "on_leave": "drop"},
+        "fleet": {**FLEET, "churn": CHURN},
+    },
     "fl with sums": {"method": SUMS, "fleet": {**FLEET, "changes": CUTS}},
     "splitfed with sums and churn": {
         "method": {**SUMS, "name": "splitfed"},

@@ -91,7 +91,7 @@ def test_nor_do_they_with_workers() -> None:
     assert many <= few <= 8
 
 
-@pytest.mark.parametrize("options", [{}, {"on_leave": "keep", "robust": "refuse"}])
+@pytest.mark.parametrize("options", [{"on_leave": "drop"}, {"robust": "refuse"}])
 def test_all_updates_are_kept_where_one_may_be_taken_out_again(options: dict[str, object]) -> None:
     assert watched("fl", 24, **options).most == 24
 

@@ -8,7 +8,7 @@ kernel rounds may depend on that. What is between two of them is zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -55,6 +55,14 @@ class Layout:
             groups.append(Group(dtype, start, place))
         self.views = tuple(views[name] for name, _, _ in form)
         self.groups, self.gaps, self.nbytes = tuple(groups), tuple(gaps), place
+
+    def within(self, groups: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The tensors by name, in pieces of memory of their own, perhaps of other types."""
+        starts = [group.start // group.dtype.itemsize for group in self.groups]
+        return {
+            name: groups[group].as_strided(shape, strides, offset - starts[group])
+            for name, group, shape, strides, offset in self.views
+        }
 
 
 @lru_cache(maxsize=1024)

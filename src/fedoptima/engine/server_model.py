@@ -182,7 +182,8 @@ class ServerModel(ServerAdmission):
         if self._cuts:
             tensors |= {f"auxiliary.{name}": t for name, t in self._cuts.save().items()}
         tensors |= {f"velocity.{name}": t for name, t in self._deltas.velocity.items()}
-        tensors |= {f"sum.{name}": t for name, t in self._sum.totals.items()}
+        sums, own = self._sum.save()
+        tensors |= {f"sum.{name}": t for name, t in own.items()}
         tensors |= {f"began.{name}": tensor for name, tensor in self._losses.save().items()}
         learners: dict[str, object] = {}
         for name, learner in self._named_learners().items():
@@ -202,7 +203,7 @@ class ServerModel(ServerAdmission):
             "robustness": robustness,
             "faulty": self._faults.save(),
             "deferred": deferred,
-            "sum": self._sum.save(),
+            "sum": sums,
         }, tensors
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:

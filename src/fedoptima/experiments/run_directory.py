@@ -21,11 +21,12 @@ from pydantic import TypeAdapter, ValidationError
 from fedoptima.analysis.accounts import summarise
 from fedoptima.analysis.summary import Summary
 from fedoptima.config.load import validate
-from fedoptima.config.schema import Recipe
+from fedoptima.config.schema import MethodConfig, Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
 from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
+from fedoptima.methods.registry import defaults_then
 from fedoptima.trace.description import NEW_RUN, Mode, RunDescription, config_text, read_config
 from fedoptima.trace.plain_files import read_plain, refuse_links
 from fedoptima.trace.reader import read_description
@@ -72,7 +73,7 @@ class RunDirectory(RunFiles):
         refuse_links(path)
         known = run.description
         try:
-            return run, validate(Recipe, dict(known.recipe), str(run.config)), known.dry
+            recipe = validate(Recipe, dict(known.recipe), str(run.config))
         except ConfigError as error:
             made_by = known.versions.get("fedoptima", __version__)
             if made_by == __version__:
@@ -80,6 +81,16 @@ class RunDirectory(RunFiles):
             raise ConfigError(
                 f"{error}; fedoptima {made_by} has written it, and this is {__version__}"
             ) from error
+        return run, run.as_begun(recipe), known.dry
+
+    def as_begun(self, recipe: Recipe) -> Recipe:
+        """With the defaults of the version that began the run, where ours are others."""
+        method = recipe.method
+        then = defaults_then(method.name, method.options, self.description.options)
+        if not then:
+            return recipe
+        own = MethodConfig(name=method.name, **method.options, **then)
+        return recipe.model_copy(update={"method": own})
 
     def check_resumed_by(self, mode: Mode) -> None:
         """A simulation and a run over the network keep different things in their checkpoints."""

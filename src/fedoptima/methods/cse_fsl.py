@@ -37,7 +37,7 @@ def cse_fsl(
     credit_timeout: CreditTimeoutOption = 60.0,
     auxiliary: LocalAuxiliaryOption = "default",
     train_every: TrainEveryOption = 1,
-    on_leave: OnLeaveOption = "drop",
+    on_leave: OnLeaveOption = "keep",
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
     codec: CodecOption = "float32",

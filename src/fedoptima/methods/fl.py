@@ -20,7 +20,7 @@ from fedoptima.methods.options import (
 def fl(
     devices: int,
     *,
-    on_leave: OnLeaveOption = "drop",
+    on_leave: OnLeaveOption = "keep",
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
     update_codec: UpdateCodecOption = "float32",

@@ -70,6 +70,25 @@ def options_of(build: Builder) -> dict[str, object]:
     return {p.name: p.default for p in others if p.kind in named}
 
 
+def defaults_then(
+    name: str, given: Mapping[str, object], recorded: Mapping[str, object]
+) -> dict[str, object]:
+    """What a run's recipe left to a default of ours that was another one when the run began.
+
+    ``recorded``: all options that it began with. An open limit (None) stays open: its figure there
+    is what it came to.
+    """
+    today = options_of(METHODS[name]) if name in METHODS else {}
+    return {
+        option: value
+        for option, value in recorded.items()
+        if option in today
+        and option not in given
+        and type(today[option]) is type(value)
+        and today[option] != value
+    }
+
+
 def name_of(build: Builder) -> str:
     """What a recipe calls a method that is given in Python."""
     for ours in METHODS:

@@ -22,7 +22,7 @@ from fedoptima.methods.options import (
 def splitfed(
     devices: int,
     *,
-    on_leave: OnLeaveOption = "drop",
+    on_leave: OnLeaveOption = "keep",
     barrier_timeout: BarrierTimeoutOption = None,
     participation: ParticipationOption = 1.0,
     codec: CodecOption = "float32",

@@ -144,6 +144,8 @@ def _of_0_1_0(plain: Mapping[str, Any], path: Path) -> RunDescription:
     devices = total if simulated else max(wanted or 1, total)
     options = dict(recipe.get("method") or {"name": "fedoptima"})
     method = str(options.pop("name"))
+    if method in ("fl", "splitfed"):
+        options.setdefault("on_leave", "drop")
     cap = None
     if method == "fedoptima" and options.get("auxiliary") != "none":
         given = options.get("activation_cap")
