@@ -6,7 +6,7 @@ import torch
 
 from fedoptima.core.types import NodeId
 from fedoptima.engine.deferred_faults import DeferredFaults
-from fedoptima.engine.payload_validation import Range
+from fedoptima.engine.value_ranges import Range
 
 A, B = NodeId("a"), NodeId("b")
 

@@ -54,21 +54,52 @@ def test_an_optimiser_is_torchs_own_with_the_settings_given(name: str) -> None:
     assert optimizer.param_groups[0]["weight_decay"] == 0.02
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_a_plain_step_is_torchs_own(name: str) -> None:
-    settings = OptimizerConfig(name=name, momentum=0.9, weight_decay=0.02)  # type: ignore[arg-type]
+@pytest.mark.parametrize("decay", [0.0, 0.02])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        OptimizerConfig(momentum=0.0),
+        OptimizerConfig(momentum=0.9),
+        OptimizerConfig(momentum=0.9, nesterov=True),
+        OptimizerConfig(momentum=0.9, options={"dampening": 0.5}),
+        OptimizerConfig(momentum=0.9, options={"maximize": True}),
+        OptimizerConfig(name="adam"),
+        OptimizerConfig(name="adamw"),
+    ],
+)
+def test_a_plain_step_is_torchs_own(settings: OptimizerConfig, decay: float) -> None:
+    settings = settings.model_copy(update={"weight_decay": decay})
     found = []
     for plain in (True, False):
-        parameter = nn.Parameter(torch.linspace(-1, 1, 50))
-        optimizer = build_optimizer(settings, [parameter])
+        parameter, unused = nn.Parameter(torch.linspace(-1, 1, 50)), nn.Parameter(torch.ones(2))
+        optimizer = build_optimizer(settings, [unused, parameter])
         take = plain_step(optimizer) if plain else optimizer.step
-        for _ in range(3):
+        for step in range(4):
+            if step == 2:
+                optimizer.param_groups[0]["lr"] *= 0.3
+            if step == 3:  # as when a model is loaded
+                optimizer.state.clear()
             (parameter**3).sum().backward()
             take()
             optimizer.zero_grad()
         found.append(parameter.detach())
+        assert torch.equal(unused, torch.ones(2))
         assert parameter.requires_grad
         assert torch.is_grad_enabled()
+    assert torch.equal(*found)
+
+
+def test_a_plain_step_takes_sparse_gradients_as_torch_does() -> None:
+    found = []
+    for plain in (True, False):
+        table = nn.Embedding.from_pretrained(torch.ones(5, 2), freeze=False, sparse=True)
+        optimizer = build_optimizer(OptimizerConfig(momentum=0.9), [table.weight])
+        take = plain_step(optimizer) if plain else optimizer.step
+        for _ in range(2):
+            table(torch.tensor([1, 3])).sum().backward()
+            take()
+            optimizer.zero_grad()
+        found.append(table.weight.detach())
     assert torch.equal(*found)
 
 

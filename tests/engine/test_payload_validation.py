@@ -119,6 +119,22 @@ def test_a_batch_of_another_plan_is_refused(
 ) -> None:
     with pytest.raises(ProtocolViolation, match=complaint):
         bench.server.admit(message)
+    for count in range(1, 8):  # batches like those that have come before are looked at quickly
+        usual = {"activations.0": torch.zeros(count, 8), "labels": torch.arange(count) % 3}
+        bench.server.admit(batch(**usual))
+        bench.server.admit(batch(**usual))
+    with pytest.raises(ProtocolViolation, match=complaint):
+        bench.server.admit(message)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1e9])
+def test_one_wrong_value_after_many_batches_in_order_is_found(bench: Bench, wrong: float) -> None:
+    for _ in range(3):
+        bench.server.admit(batch())
+    numbers = torch.zeros(7, 8)
+    numbers[3, 5] = wrong
+    with pytest.raises(ProtocolViolation, match=r"activations\.0 holds"):
+        bench.server.admit(batch(**{"activations.0": numbers}))
 
 
 def test_a_part_of_a_batch_without_its_share_is_refused(bench: Bench) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.jobs import Forward
 from fedoptima.core.messages import ActivationBatch, TurnOn
-from fedoptima.engine.payload_validation import Values
 from fedoptima.engine.payloads import unpack
+from fedoptima.engine.value_ranges import Values
 from tests.engine.bench import Bench, payload, samples
 from tests.engine.masks import masked_bench
 from tests.engine.sent import batch, handed_in, update

@@ -37,8 +37,10 @@ def test_a_step_is_judged_alike_at_once_and_later(
     loss: float, gradient: float, left_out: bool
 ) -> None:
     later, now = Undo([], CPU, static=False), Undo([], CPU, static=False)
+    later.note_loss(torch.tensor(loss))
+    assert now.read_loss(torch.tensor(loss)) == (loss == 0.5)
+    assert now.read_loss(torch.tensor(0.5))  # which does not make it good again
     for undo in (later, now):
-        undo.note_loss(torch.tensor(loss))
         if left_out:
             undo.leave_out(torch.tensor(True))
     gradients = [torch.ones(2), torch.tensor([1.0, gradient])]

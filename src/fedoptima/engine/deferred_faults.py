@@ -17,8 +17,8 @@ from fedoptima.core.errors import NotFinite, ProtocolViolation
 from fedoptima.core.types import NodeId
 from fedoptima.engine.faults import WHY
 from fedoptima.engine.host_copy import HostCopy
-from fedoptima.engine.payload_validation import Range, check_range
 from fedoptima.engine.payloads import Tensors
+from fedoptima.engine.value_ranges import Range, check_range
 
 
 class Notes:

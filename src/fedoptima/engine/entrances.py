@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fedoptima.core.plan import Plan
 from fedoptima.engine.codecs import CutCodec
 from fedoptima.engine.network import Network
-from fedoptima.engine.payload_validation import ExpectedActivations, Range
+from fedoptima.engine.payload_validation import ExpectedActivations
+from fedoptima.engine.value_ranges import Range
 from fedoptima.engine.workload import Workload
 from fedoptima.preprocess.sides import Sides
 

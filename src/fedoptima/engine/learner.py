@@ -210,9 +210,11 @@ class Learner:
 
     def note_loss(self, loss: Tensor) -> None:
         loss = loss.detach()
-        if self._undoable:
-            loss = self._undo.note_loss(loss)
-        self._loss += loss
+        if self._undoable and not self._masked:
+            if self._undo.read_loss(loss):
+                self._loss += loss
+        else:
+            self._loss += self._undo.note_loss(loss) if self._undoable else loss
         self._losses += 1
 
     def stepped(self) -> None:

@@ -71,12 +71,15 @@ def rebuild_activation(tensors: Tensors, template: object, *, gradients: bool = 
     ``gradients``: they are needed for it; to compute those nobody is sent takes a third of the
     first layer's time.
     """
+    if isinstance(template, Tensor):
+        return _entering(tensors[f"{ACTIVATIONS}0"], gradients)
     found = iter(tensors[f"{ACTIVATIONS}{i}"] for i in range(len(tensors_of(template))))
     return map_tensors(template, lambda _: _entering(next(found), gradients))
 
 
 def _entering(tensor: Tensor, gradients: bool) -> Tensor:
-    return tensor.detach().requires_grad_(gradients and tensor.is_floating_point())
+    entering = tensor.detach()
+    return entering.requires_grad_() if gradients and tensor.is_floating_point() else entering
 
 
 def gradients_of(activation: object) -> Tensors:

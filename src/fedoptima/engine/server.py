@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from fedoptima.core.errors import InvariantBroken
@@ -27,9 +28,10 @@ from fedoptima.core.method import ServerTraining
 from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
-from fedoptima.engine.aggregator import RunningSum, merge
+from fedoptima.engine.aggregator import merge
 from fedoptima.engine.deferred_faults import Notes
 from fedoptima.engine.determinism import seed_step
+from fedoptima.engine.flat import FlatTensors
 from fedoptima.engine.gpu_upload import arrived
 from fedoptima.engine.learner import Learner
 from fedoptima.engine.merging import choose, decoded, handed_in, is_finite, of_copies, where
@@ -41,6 +43,7 @@ from fedoptima.engine.payloads import (
     gradients_of,
     pack,
     rebuild_activation,
+    unpack,
 )
 from fedoptima.engine.robustness import Parts
 from fedoptima.engine.server_model import ServerModel
@@ -85,7 +88,8 @@ class ServerEngine(ServerModel):
 
     def _step(self, job: ServerStep, result: PayloadId) -> Outcome:
         learner = self._learner_of(job)
-        tensors = arrived(job.data, self._workload.compute)
+        on_gpu = self._on_gpu
+        tensors = arrived(job.data, self._workload.compute) if on_gpu else unpack(job.data)
         self._seed(job)
         if job.part + 1 == job.parts:
             learner.set_progress(job.progress)
@@ -126,7 +130,7 @@ class ServerEngine(ServerModel):
         loss = self._workload.loss(cast(Tensor, output), labels)
         loss = self._losses.changed(loss, job.origin, learner)
         weighted = loss * tensors[SHARE].to(loss.dtype) if job.parts > 1 else loss
-        weighted.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(weighted)
         learner.note_loss(loss)
         if job.part + 1 == job.parts:
             self._robustness.limit(job.origin, learner, activation)
@@ -165,16 +169,21 @@ class ServerEngine(ServerModel):
             self._sum.error = error
 
     def _merge_folded(self, job: FoldedMerge) -> str:
-        done, self._sum = self._sum, RunningSum()
-        if done.error is not None:
-            raise done.error
-        faulty = {
-            number: done.left_out[part.device]
-            for number, part in enumerate(job.parts)
-            if part.device in done.left_out
-        }
-        mean = {name: t.to(self._global[name].dtype) for name, t in done.mean().items()}
-        sides: list[Parts] = [[(1.0, self._as_merged(mean))] if mean else []]
+        total = self._sum
+        try:
+            if total.error is not None:
+                raise total.error
+            faulty = {
+                number: total.left_out[part.device]
+                for number, part in enumerate(job.parts)
+                if part.device in total.left_out
+            }
+            mean = total.mean(self._global) if total.totals else {}
+        finally:
+            total.begin_anew()
+        if not isinstance(mean, FlatTensors):
+            mean = self._as_merged(mean)
+        sides: list[Parts] = [[(1.0, mean)] if mean else []]
         if self._workload.planning.training is ServerTraining.PER_DEVICE:
             copies = [of_copies(job, self._shared().tensors(), self._copies)]
             sides += choose(job, copies, faulty, self._robustness)[1]

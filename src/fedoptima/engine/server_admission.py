@@ -18,9 +18,9 @@ from fedoptima.engine.gpu_upload import stage_message
 from fedoptima.engine.payload_validation import (
     ExpectedActivations,
     ExpectedModel,
-    Values,
     tensors_in,
 )
+from fedoptima.engine.value_ranges import Values
 from fedoptima.engine.workload import Workload
 
 
@@ -88,6 +88,7 @@ class ServerAdmission:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
+        self._on_gpu = workload.compute.type == "cuda"
         self.deferred: DeferredFaults | None = None
         model = workload.model.state_dict()
         self.expected = Expected(sum(tensor.nbytes for tensor in model.values()))
@@ -115,4 +116,4 @@ class ServerAdmission:
 
     def receive(self, message: Message) -> Message:
         """An admitted message, with its tensors being copied to the compute device."""
-        return stage_message(message, self._workload.compute)
+        return stage_message(message, self._workload.compute) if self._on_gpu else message

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fedoptima.engine.payloads import Tensors
 
+_FEW = 8  # numbers that are read one by one in less time than they are added up
+
 
 class Undo:
     def __init__(self, buffers: Sequence[Tensor], compute: torch.device, *, static: bool) -> None:
@@ -28,6 +30,7 @@ class Undo:
         self._step = torch.zeros(2, device=compute)
         self._losses, self._bad = self._step.unbind()
         self._may_be_bad = False  # `_bad` has to be looked at
+        self._finite = True  # the losses that were read
         self.verdicts = torch.tensor([0.0, 1.0], device=compute).unbind()  # fine, diverged
         if static:
             self.begin()
@@ -45,6 +48,14 @@ class Undo:
         self._losses.add_(loss)
         return torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0)
 
+    def read_loss(self, loss: Tensor) -> bool:
+        """The same, read at once: is it finite?"""
+        finite = math.isfinite(loss.item())
+        if not finite:
+            self._finite = False
+            self._losses.fill_(torch.nan)  # for a checkpoint
+        return finite
+
     def leave_out(self, bad: Tensor) -> None:
         self._bad.add_(bad)
         self._may_be_bad = True
@@ -58,11 +69,16 @@ class Undo:
         return undone.float(), diverged.float()
 
     def judge_now(self, gradients: Sequence[Tensor]) -> tuple[bool, bool]:
-        """The same, read at once: on a CPU few operations matter more than not to wait."""
-        diverged = not math.isfinite(self._sum(gradients))
+        """The same of losses that were read: on a CPU few operations matter more than not to
+        wait."""
+        norms = torch._foreach_norm(list(gradients))
+        if len(norms) > _FEW:
+            norms = (torch.stack(norms).sum(),)
+        diverged = not (self._finite and all([math.isfinite(norm.item()) for norm in norms]))
         undone = diverged or (self._may_be_bad and bool(self._bad > 0))
-        self._step.zero_()
-        self._may_be_bad = False
+        if self._may_be_bad or not self._finite:
+            self._step.zero_()
+            self._may_be_bad, self._finite = False, True
         return undone, diverged
 
     def _sum(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -91,7 +107,8 @@ class Undo:
     def restore(self, tensors: Tensors) -> None:
         self._bad.copy_(tensors["undo"])
         self._may_be_bad = True
-        self._losses.copy_(torch.where(tensors["diverged"] > 0, torch.nan, 0.0))
+        self._finite = not bool(tensors["diverged"] > 0)
+        self._losses.fill_(0.0 if self._finite else torch.nan)
         if not all(f"before.{number}" in tensors for number in range(len(self._buffers))):
             return
         kept = {id(b): tensors[f"before.{number}"] for number, b in enumerate(self._buffers)}

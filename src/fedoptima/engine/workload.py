@@ -34,7 +34,7 @@ from fedoptima.engine.misfit import remedy
 from fedoptima.engine.network import Network
 from fedoptima.engine.optimizer import OURS, LearnerCode, build_optimizer
 from fedoptima.engine.payloads import AUXILIARY
-from fedoptima.engine.precision import forward, products
+from fedoptima.engine.precision import as_it_is, forward, products
 from fedoptima.models.activation import Inputs, map_tensors, samples_in, shapes_in_words
 from fedoptima.preprocess.plan import Costs, PlanSettings, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
@@ -188,7 +188,7 @@ class Workload:
         return {}
 
     def network(self, module: nn.Module) -> Network:
-        return Network(module, self.forward)
+        return Network(module, self.forward if self.precision == "bf16" else as_it_is)
 
     def forward(self, module: nn.Module, value: object) -> object:
         """The module's output, computed in the run's precision."""

@@ -12,11 +12,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar
 
 from fedoptima.engine.determinism import prepare_thread
 
-_SHORT: Final = 1e-3  # seconds
+_SHORT: Final = 2e-3  # seconds
 _HOLD_UP: Final = 1e-2  # seconds on the event loop that others notice
 _FADING: Final = 0.1  # what each job of a kind takes off the kind's longest time
 _SLOWER: Final = 0.1  # is that multiplied by after each hold-up: it must not come again and again
@@ -28,8 +29,8 @@ class Compute:
     def __init__(self, name: str, *, threads: int | None = None, short_here: bool = False) -> None:
         """``threads``: what torch may use inside a job; None: as many as it takes by itself.
 
-        ``short_here``: kinds of jobs that take less than a millisecond are done on the event loop:
-        to hand one to a thread and its answer back takes as long.
+        ``short_here``: kinds of jobs that take less than 2 ms are done on the event loop: to hand
+        one to a thread and its answer back takes about as long on busy cores.
         """
         self._executor = ThreadPoolExecutor(
             1, thread_name_prefix=name, initializer=prepare_thread, initargs=(threads,)
@@ -93,18 +94,18 @@ class Compute:
         failed: Callable[[Exception], None],
         kind: type | None,
     ) -> None:
-        future: Future[T] = Future()
         if self._closed:
-            future.cancel()
-        else:
-            try:
-                future.set_result(self._timed(work, kind, here=True))
-            except Exception as error:
-                future.set_exception(error)
+            self._here = False
+            return
+        answer: Callable[[], None]
+        try:
+            answer = partial(done, self._timed(work, kind, here=True))
+        except Exception as error:
+            answer = partial(failed, error)
         self._here = False
         while self._behind and not self._closed:
             self._behind.popleft()()
-        _deliver(future, done, failed)
+        answer()
 
     def _timed(self, work: Callable[[], T], kind: type | None, *, here: bool = False) -> T:
         if kind is None:

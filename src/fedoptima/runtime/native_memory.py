@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from fedoptima.runtime.garbage import long_lived
+
 _ARENA_MAX: Final = -8  # mallopt's name for the number of pools
 _POOLS: Final = 2
 _EVERY: Final = 10.0  # seconds
@@ -21,18 +23,22 @@ _EVERY: Final = 10.0  # seconds
 
 @asynccontextmanager
 async def kept_small(every: float = _EVERY) -> AsyncIterator[None]:
-    """While it lasts, this process has few pools, and what lies free in them is given back."""
+    """While it lasts, this process has few pools, and what lies free in them is given back.
+
+    And Python's collector leaves alone what there was before (`garbage.py`).
+    """
     library = _library()
-    if library is None:
-        yield
-        return
-    library.mallopt(_ARENA_MAX, _POOLS)
-    giving_back = asyncio.create_task(_give_back(library, every))
-    try:
-        yield
-    finally:
-        giving_back.cancel()
-        await asyncio.gather(giving_back, return_exceptions=True)
+    with long_lived():
+        if library is None:
+            yield
+            return
+        library.mallopt(_ARENA_MAX, _POOLS)
+        giving_back = asyncio.create_task(_give_back(library, every))
+        try:
+            yield
+        finally:
+            giving_back.cancel()
+            await asyncio.gather(giving_back, return_exceptions=True)
 
 
 async def _give_back(library: Any, every: float) -> None:

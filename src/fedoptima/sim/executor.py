@@ -31,7 +31,7 @@ from fedoptima.core.types import SERVER, NodeId, PayloadId
 if TYPE_CHECKING:  # a dry run may do without torch
     from fedoptima.engine.deferred_faults import DeferredFaults, NotedFaults
     from fedoptima.engine.losses import Losses
-    from fedoptima.engine.payload_validation import Values
+    from fedoptima.engine.value_ranges import Values
 
 
 class LateFailure(FedOptimaError):

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from operator import is_
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from fedoptima.core.effects import Effect
 from fedoptima.core.errors import InvariantBroken
@@ -23,8 +23,6 @@ from fedoptima.trace.line import WRITERS, encode, text_of
 
 _decode = json.JSONDecoder().raw_decode  # `json.loads` looks for white space around, too
 
-
-T = TypeVar("T")
 
 _NEVER_TENSORS = frozenset({"int", "float", "str", "bool", "NodeId"})  # types of fields
 _LONG = 200  # characters of a text that is written once
@@ -55,8 +53,8 @@ class Record:
 
     def without_tensors(self) -> Record:
         """For code that keeps records: they must not keep tensors in memory."""
-        effects = [_bare(effect) for effect in self.effects]
-        return Record(self.at, self.node, _bare(self.event), effects)
+        effects = [_BARES[type(effect)](effect) for effect in self.effects]
+        return Record(self.at, self.node, _BARES[type(self.event)](self.event), effects)
 
     @staticmethod
     def from_line(line: str) -> Record:
@@ -88,17 +86,16 @@ class _Bares(dict[type, Bare]):
 
 def _dataclass(kind: type, carriers: list[str]) -> Bare:
     """As `dataclasses` makes its methods: from source text, with one expression for each field."""
-    given = {name: f"new[{carriers.index(name)}]" for name in carriers}
-    names = [given.get(field.name, f"value.{field.name}") for field in fields(kind)]
-    build = eval(f"lambda value, new: kind({', '.join(names)})", {"kind": kind})
-
-    def bare(value: object) -> object:
-        old = [getattr(value, name) for name in carriers]
-        new = [_BARES[type(item)](item) for item in old]
-        same = all(map(is_, new, old))
-        return value if same else build(value, new)
-
-    return bare
+    takes = [
+        f" old_{name} = value.{name}; new_{name} = bares[type(old_{name})](old_{name})"
+        for name in carriers
+    ]
+    same = " and ".join(f"new_{name} is old_{name}" for name in carriers)
+    given = [f"new_{f.name}" if f.name in carriers else f"value.{f.name}" for f in fields(kind)]
+    made = f" return value if {same} else kind({', '.join(given)})"
+    space: dict[str, Any] = {"bares": _BARES, "kind": kind}
+    exec("\n".join(["def bare(value):", *takes, made]), space)
+    return cast(Bare, space["bare"])
 
 
 def _sequence(value: Any) -> Any:
@@ -115,10 +112,6 @@ def _itself(value: object) -> object:
 
 
 _BARES = _Bares({Payload: _payload, list: _sequence, tuple: _sequence})
-
-
-def _bare(value: T) -> T:
-    return cast(T, _BARES[type(value)](value))
 
 
 def _long_texts(plain: object) -> list[str]:

@@ -21,7 +21,7 @@ from tests.runtime.server.standing_still import CPU, MARK, StandingStill, restor
 
 
 def test_an_update_in_a_barrier_keeps_its_tensors(tmp_path: Path) -> None:
-    still = StandingStill("fl", Merge)
+    still = StandingStill("fl", Merge, on_leave="drop")
     updates = [part.data for part in still.running.job.parts]  # type: ignore[union-attr]
     assert updates
     still.kept(tmp_path)
@@ -124,7 +124,7 @@ def test_what_is_to_be_forgotten_is_in_no_checkpoint(tmp_path: Path) -> None:
 
 def test_two_payloads_of_one_name_keep_their_own_tensors(tmp_path: Path) -> None:
     """An update named like the model, say: neither is restored with the tensors of the other."""
-    still = StandingStill("fl", Merge)
+    still = StandingStill("fl", Merge, on_leave="drop")
     running = still.running
     assert isinstance(running.job, Merge)
     model = still.core.training.models._model

@@ -19,6 +19,7 @@ from fedoptima.runtime.wire.tensors import (
     Filling,
     bytes_of,
     header_of,
+    read_together,
     slices,
 )
 
@@ -53,6 +54,9 @@ def read(file: bytes, *, limit: int = LIMIT, size: int = 7) -> dict[str, Tensor]
     for (part,) in slices([memoryview(data)], size):
         filling.accept(part)
     assert filling.missing == 0
+    together = read_together(header, data, limit=limit)
+    assert_same(together, filling.tensors)
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in together.values() if tensor.nbytes)
     return filling.tensors
 
 
@@ -222,6 +226,8 @@ WRONG: dict[str, bytes] = {
 def test_a_wrong_header_is_refused(wrong: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         Filling(wrong, limit=LIMIT)
+    with pytest.raises(ProtocolViolation):
+        read_together(wrong, bytes(8), limit=LIMIT)
 
 
 def test_a_header_like_the_wrong_ones_but_right_is_accepted() -> None:
@@ -236,11 +242,21 @@ def test_more_bytes_than_promised_are_refused() -> None:
         filling.accept(memoryview(bytes(3)))
 
 
+@pytest.mark.parametrize("nbytes", [0, 7, 9])
+def test_another_number_of_bytes_than_promised_is_refused(nbytes: int) -> None:
+    with pytest.raises(ProtocolViolation, match=f"{nbytes} bytes, and 8 in the header"):
+        read_together(header({"a": entry()}), bytes(nbytes), limit=LIMIT)
+    with pytest.raises(ProtocolViolation, match="8 bytes are too many"):
+        read_together(header({"a": entry()}), bytes(8), limit=7)
+
+
 def test_a_truth_value_of_two_is_refused() -> None:
     filling = Filling(header({"a": entry(0, 3, (3,), "BOOL")}), limit=LIMIT)
     filling.accept(memoryview(b"\0\1"))
     with pytest.raises(ProtocolViolation, match="neither true nor false"):
         filling.accept(memoryview(b"\2"))
+    with pytest.raises(ProtocolViolation, match="neither true nor false"):
+        read_together(header({"a": entry(0, 3, (3,), "BOOL")}), b"\0\1\2", limit=LIMIT)
 
 
 def test_bytes_can_be_put_into_tensors_later_and_are_checked_then() -> None:

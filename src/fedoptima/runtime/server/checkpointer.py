@@ -67,11 +67,11 @@ class Checkpointer:
         return core.planned
 
     def due(self, core: ServerCore) -> bool:
-        if self._writing or not self.possible(core):
-            return False
-        if time.monotonic() - self._last >= self._seconds:
-            return True
-        return self._merges is not None and core.version - self._last_version >= self._merges
+        merges = self._merges
+        due = time.monotonic() - self._last >= self._seconds or (
+            merges is not None and core.version - self._last_version >= merges
+        )
+        return due and not self._writing and self.possible(core)
 
     def save(
         self, core: ServerCore, engine: SavedEngine, compute: Compute, process: ServerProcess

@@ -8,9 +8,9 @@ else. Whatever else it sends is a ProtocolViolation, found before memory is take
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Final, NoReturn, TypeAlias, assert_never, cast
+from typing import Final, NoReturn, assert_never, cast
 
 from torch import Tensor
 
@@ -19,10 +19,17 @@ from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.messages import Message
 from fedoptima.core.ranges import check_figures
 from fedoptima.core.text import MOST_TEXT
-from fedoptima.core.types import Payload
+from fedoptima.core.types import Payload, PayloadId
 from fedoptima.runtime.wire import wire_pb2 as wire
 from fedoptima.runtime.wire.frames import Chunk, Frame
-from fedoptima.runtime.wire.tensors import Filling, Memory, bytes_of, header_of, slices
+from fedoptima.runtime.wire.tensors import (
+    Filling,
+    Memory,
+    bytes_of,
+    header_of,
+    read_together,
+    slices,
+)
 
 SCHEMA: Final = 1  # raised when an older peer would misread what a newer one says
 URGENT, BULK = 0, 1  # lanes
@@ -37,9 +44,6 @@ MAX_SHOWN: Final = 300
 
 _OBJECT_BYTES: Final = 1024  # of a message without its content
 
-_Carrier: TypeAlias = (
-    core.ActivationBatch | core.ModelUpdate | core.GradientBatch | core.GlobalModel
-)
 _KINDS: Final[dict[str, type[Message]]] = {
     "join": core.Join,
     "activation_batch": core.ActivationBatch,
@@ -144,6 +148,7 @@ class Assembler:
         self._pinned = pinned  # memory that a GPU can copy from by itself
         self._later = later
         self._memory = memory
+        self._elsewhere = pinned or later or memory is not None
         self._unfilled: Filling | None = None
         self._begun: dict[int, tuple[Message, Filling]] = {}
 
@@ -159,19 +164,32 @@ class Assembler:
         kind = head.WhichOneof("message")
         if kind is None:
             _refuse("a message of an unknown kind")
-        message = cast(Message, _read(_KINDS[kind], getattr(head, kind)))
+        if kind == "activation_batch":  # nearly all that comes
+            message: Message = _read_batch(head.activation_batch)
+        else:
+            message = cast(Message, _read(_KINDS[kind], getattr(head, kind)))
         _check(message)
         lane = lane_of(message)
         if head.lane != lane or lane in self._begun:
             _refuse(f"{kind} on lane {head.lane}, where it has no place now")
         payload: Payload | None = getattr(message, "data", None)
-        filling = self._filling(head, payload, self._limit(type(message)))
-        if filling is None or payload is None:
+        header, inline = head.header, head.data  # each is a copy
+        if not header:
+            if inline or (payload and payload.nbytes):
+                _refuse(f"{payload} without a header")
             return message
-        data = Payload(payload.id, payload.nbytes, filling.tensors)
-        message = replace(cast(_Carrier, message), data=data)
-        if head.data:
-            filling.accept(memoryview(head.data))
+        limit = self._limit(type(message))
+        if payload is None or payload.nbytes > limit:
+            _refuse(f"{payload} with tensors (limit {limit} bytes)")
+        if inline and not self._elsewhere:
+            tensors = read_together(header, inline, limit=payload.nbytes)
+            if len(inline) != payload.nbytes:
+                _refuse(f"{payload} with {len(inline)} bytes of tensors")
+            return _with_tensors(message, payload, tensors)
+        filling = self._filling(header, payload)
+        message = _with_tensors(message, payload, filling.tensors)
+        if inline:
+            filling.accept(memoryview(inline))
             if filling.missing:
                 _refuse(f"a head with {filling.missing} bytes fewer than it says")
             self._unfilled = filling if self._later else None
@@ -190,16 +208,10 @@ class Assembler:
         """A message has begun, and has not come to its end."""
         return bool(self._begun)
 
-    def _filling(self, head: wire.Head, payload: Payload | None, limit: int) -> Filling | None:
-        """Room for the tensors, once head and payload agree on them."""
-        if not head.header:
-            if head.data or (payload and payload.nbytes):
-                _refuse(f"{payload} without a header")
-            return None
-        if payload is None or payload.nbytes > limit:
-            _refuse(f"{payload} with tensors (limit {limit} bytes)")
+    def _filling(self, header: bytes, payload: Payload) -> Filling:
+        """Room for the tensors, once header and payload agree on them."""
         filling = Filling(
-            head.header,
+            header,
             limit=payload.nbytes,
             pinned=self._pinned,
             later=self._later,
@@ -220,6 +232,19 @@ class Assembler:
         del self._begun[chunk.lane]
         self._unfilled = filling if self._later else None
         return message
+
+
+def _with_tensors(message: Message, payload: Payload, tensors: dict[str, Tensor]) -> Message:
+    data = Payload(payload.id, payload.nbytes, tensors)
+    kind: type = type(message)
+    given = [data if name == "data" else getattr(message, name) for name in _sent_fields(kind)]
+    return cast(Message, kind(*given))
+
+
+def _read_batch(written: wire.ActivationBatch) -> core.ActivationBatch:
+    """As `_read` does, without asking for names."""
+    data = Payload(PayloadId(written.data.id), written.data.nbytes)
+    return core.ActivationBatch(written.seq, data, written.part, written.parts, written.cut)
 
 
 def _read(cls: type, written: object) -> object:

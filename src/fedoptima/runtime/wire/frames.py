@@ -70,7 +70,7 @@ def deserialize(data: bytes) -> Frame:
 
 def _read_chunk(data: bytes) -> Chunk | None:
     """A chunk in exactly the form that `serialize` writes; None: leave it to protobuf."""
-    if data[:1] != bytes((_CHUNK,)):
+    if not data or data[0] != _CHUNK:
         return None
     outer, at = _read_varint(data, 1)
     if outer != len(data) - at or data[at : at + 1] != bytes((_LANE,)):

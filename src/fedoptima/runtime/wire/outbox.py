@@ -93,7 +93,7 @@ class Outbox:
         self._given = 0.0  # when
         self._held = 0
         self._closed = False
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # what the reader waits for
         self._dropped = asyncio.Event()
 
     def allow_inline(self, nbytes: int) -> None:
@@ -124,17 +124,21 @@ class Outbox:
             outgoing = encode(message, inline=self._inline)
             self._waiting[outgoing.lane].append(outgoing)
             self._held += outgoing.held
-            self._changed.set()
+            self._wake()
 
     def put_frame(self, frame: wire.Frame) -> None:
         if not self._closed:
             self._own.append(frame)
-            self._changed.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def close(self) -> None:
         """Send what is here, then end."""
         self._closed = True
-        self._changed.set()
+        self._wake()
 
     def drop(self) -> None:
         """Send nothing more."""
@@ -152,8 +156,8 @@ class Outbox:
             if frame is None:
                 if self._closed:
                     return
-                self._changed.clear()
-                await self._changed.wait()
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
                 continue
             self._in_hand, self._given = True, time.monotonic()
             began = self._given
@@ -187,5 +191,6 @@ class Outbox:
             return None
         outgoing = self._waiting[lane].popleft()
         self._held -= outgoing.held
-        self._begun[lane] = outgoing.chunks(self._chunk_bytes)
+        if outgoing.tensors:
+            self._begun[lane] = outgoing.chunks(self._chunk_bytes)
         return outgoing.head

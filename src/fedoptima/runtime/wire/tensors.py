@@ -29,7 +29,6 @@ MAX_ELEMENTS: Final = 1 << 48  # also of a shape with a zero in it: torch multip
 
 _ALIGNED: Final = 64  # bytes
 _SMALL_HEADER: Final = 8 << 10  # bytes
-_SMALL_PAYLOAD: Final = 64 << 10  # bytes
 _HEADERS_KEPT: Final = 64  # small ones: a device's batches all have the same
 _LENGTH_BYTES: Final = 8  # a file begins with the length of its header
 _METADATA: Final = "__metadata__"  # a key of the format, not a tensor
@@ -148,7 +147,7 @@ class Filling:
         later: bool = False,
         memory: Memory | None = None,
     ) -> None:
-        entries = _read_small(header) if len(header) <= _SMALL_HEADER else _read_header(header)
+        entries = _layout_of(header).entries
         self.nbytes = entries[-1].end if entries else 0
         if self.nbytes > limit:
             _refuse(f"{self.nbytes} bytes are too many (limit {limit})")
@@ -178,12 +177,9 @@ class Filling:
         while self._kept:
             self._write(self._kept.pop(0))
         if not self.missing:
-            self._check_truths()
+            _check_truths(self.tensors)
 
     def _allocate(self) -> None:
-        if self.nbytes <= _SMALL_PAYLOAD and self._memory is None and not self._pinned:
-            self._allocate_together()
-            return
         forms = {entry.name: (entry.shape, entry.dtype) for entry in self._entries}
         placed = self._memory(forms) if self._memory is not None else None
         if placed is not None:
@@ -193,24 +189,6 @@ class Filling:
                 self.tensors[name] = torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
         rooms = (bytes_of(tensor) for tensor in self.tensors.values() if tensor.nbytes)
         self._open = iter([np.asarray(room) for room in rooms])
-
-    def _allocate_together(self) -> None:
-        """In one piece of memory, each where a tensor of its own would be aligned to: every call
-        of torch takes longer than the bytes of a small message."""
-        padded = [-(-(entry.end - entry.begin) // _ALIGNED) * _ALIGNED for entry in self._entries]
-        memory = np.empty(sum(padded) + _ALIGNED, np.uint8)
-        place = -memory.ctypes.data % _ALIGNED
-        rooms = []
-        for (name, dtype, shape, begin, end), nbytes in zip(self._entries, padded, strict=True):
-            if begin == end:
-                self.tensors[name] = torch.empty(shape, dtype=dtype)
-                continue
-            count = (end - begin) // dtype.itemsize
-            flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=place)
-            self.tensors[name] = flat if len(shape) == 1 else flat.reshape(shape)
-            rooms.append(memory[place : place + end - begin])
-            place += nbytes
-        self._open = iter(rooms)
 
     def _write(self, data: memoryview) -> None:
         came = np.frombuffer(data, np.uint8)
@@ -222,11 +200,58 @@ class Filling:
             np.copyto(self._room[:count], came[:count])
             self._room, came = self._room[count:], came[count:]
 
-    def _check_truths(self) -> None:
-        # A bool that is neither 0 nor 1 is undefined behaviour inside torch.
-        for name, tensor in self.tensors.items():
-            if tensor.dtype is torch.bool and (tensor.view(torch.uint8) > 1).any():
-                _refuse(f"{name!r} is neither true nor false somewhere")
+
+class _Layout(NamedTuple):
+    """Of tensors that share one piece of memory."""
+
+    entries: tuple[_Entry, ...]
+    places: list[int]  # where each begins: where a tensor of its own would be aligned to
+    nbytes: int  # of the memory
+    gapless: bool  # the data lie in it as they come
+    truths: bool  # some are bools
+
+    @staticmethod
+    def of(entries: tuple[_Entry, ...]) -> _Layout:
+        places, end = list[int](), 0
+        for entry in entries:
+            places.append(end)
+            end += -(-(entry.end - entry.begin) // _ALIGNED) * _ALIGNED
+        gapless = all(e.begin == place for e, place in zip(entries, places, strict=True))
+        truths = any(entry.dtype is torch.bool for entry in entries)
+        return _Layout(entries, places, end, gapless, truths)
+
+
+def read_together(header: bytes, data: bytes, *, limit: int) -> dict[str, Tensor]:
+    """A small message's tensors, whose bytes are all there, in one piece of memory: every call of
+    torch takes longer than to copy them."""
+    layout = _layout_of(header)
+    entries = layout.entries
+    nbytes = entries[-1].end if entries else 0
+    if nbytes > limit:
+        _refuse(f"{nbytes} bytes are too many (limit {limit})")
+    if len(data) != nbytes:
+        _refuse(f"{len(data)} bytes, and {nbytes} in the header")
+    memory = torch.empty(layout.nbytes, dtype=torch.uint8).numpy()  # torch aligns it
+    room = memory.data
+    if layout.gapless:
+        room[:nbytes] = data
+    tensors: dict[str, Tensor] = {}
+    for (name, dtype, shape, begin, end), place in zip(entries, layout.places, strict=True):
+        if begin == end:
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            continue
+        if not layout.gapless:
+            room[place : place + end - begin] = data[begin:end]
+        count = (end - begin) // dtype.itemsize
+        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=place)
+        tensors[name] = flat if len(shape) == 1 else flat.view(shape)
+    if layout.truths:
+        _check_truths(tensors)
+    return tensors
+
+
+def _layout_of(header: bytes) -> _Layout:
+    return _read_small(header) if len(header) <= _SMALL_HEADER else _Layout.of(_read_header(header))
 
 
 def _read_header(header: bytes) -> tuple[_Entry, ...]:
@@ -256,7 +281,9 @@ def _read_header(header: bytes) -> tuple[_Entry, ...]:
     return tuple(entries)
 
 
-_read_small = lru_cache(_HEADERS_KEPT)(_read_header)
+@lru_cache(_HEADERS_KEPT)
+def _read_small(header: bytes) -> _Layout:
+    return _Layout.of(_read_header(header))
 
 
 def _read_entry(name: str, described: object) -> _Entry:
@@ -276,6 +303,13 @@ def _read_entry(name: str, described: object) -> _Entry:
     if math.prod(shape) * DTYPES[dtype].itemsize != end - begin:
         _refuse(f"{name!r} of shape {shape} does not fit {end - begin} bytes")
     return _Entry(name, DTYPES[dtype], shape, begin, end)
+
+
+def _check_truths(tensors: Mapping[str, Tensor]) -> None:
+    # A bool that is neither 0 nor 1 is undefined behaviour inside torch.
+    for name, tensor in tensors.items():
+        if tensor.dtype is torch.bool and (tensor.view(torch.uint8) > 1).any():
+            _refuse(f"{name!r} is neither true nor false somewhere")
 
 
 def _is_name(name: str) -> bool:
