@@ -24,11 +24,8 @@ from benchmarks.sides import Comparison, Figures, Side, one_core_in_use
 from benchmarks.workloads import WORKLOADS, store_images
 
 ROUNDS = 7
-OWN_COST = ("fl_128x2", "fl_128x2_keep")
-BOUNDS = {
-    **dict.fromkeys(("fl_16x500", "fl_128x62", "fl_128x62_keep"), 1.05),
-    **dict.fromkeys(OWN_COST, 1.3),
-}
+OWN_COST = "fl_128x2"
+BOUNDS = {**dict.fromkeys(WORKLOADS, 1.05), OWN_COST: 1.3}
 BUSY_BOUND = 2.5
 MEMORY_BOUND = 1.2
 
@@ -53,7 +50,7 @@ def measure(
         if memory:
             comparison.weigh()
             found |= memory_figures(comparison)
-        if name in OWN_COST:
+        if name == OWN_COST:
             found |= _busy(Comparison(workload, sides(workers), data), comparison, rounds)
     return {**found, "images": what, "workers": workers, "rounds": rounds}
 

@@ -29,7 +29,7 @@ METHODS: dict[str, dict[str, object]] = {
     "fedoptima, cap 4": {"name": "fedoptima", "activation_cap": 4},
     "fedoptima, cap 32": {"name": "fedoptima", "activation_cap": 32},
     **{name: {"name": name} for name in ("splitfed", "pipar", "oafl", "fl")},
-    'fl, on_leave = "keep"': {"name": "fl", "on_leave": "keep"},
+    'fl, on_leave = "drop"': {"name": "fl", "on_leave": "drop"},
     **{name: {"name": name} for name in ("fedasync", "fedbuff")},
 }
 DEVICES = (4, 8, 16, 32)
@@ -119,10 +119,11 @@ further, however many devices join (apart from a few small waiting updates); a f
 fill a large cap stays below it. The default cap, `max(2 K, 32)`, itself grows with K from 17
 devices on; a cap that is given does not. With a small model and few devices the default may hold
 more than K copies would (A-image below): give a smaller one where memory is short. With a copy per
-device, memory keeps growing with K. FL, FedAsync and FedBuff train nothing on the server, but a
-barrier holds K whole models, a buffer holds Z, and updates that arrive together have to wait.
-With `on_leave = "keep"` a barrier holds the sum of its updates, in double precision, and so does
-not grow with K ([0041](decisions/0041-updates-are-added-up.md)).
+device, memory keeps growing with K. FL, FedAsync and FedBuff train nothing on the server. A barrier
+holds the sum of its updates, in double precision, and so does not grow with K
+([0041](decisions/0041-updates-are-added-up.md)); with `on_leave = "drop"`, with PiPar's `"wait"` or
+with robust merging it holds the K updates themselves. A buffer holds Z, and updates that arrive
+together have to wait.
 
 With [`method.reuse`](methods.md#fedoptima) the server also keeps its last batches: at most
 `reuse.batches` more (64, unless it says otherwise), in the form in which they came. They are

@@ -48,11 +48,12 @@ def train(
     model = deepcopy(experiment.workload.model).train()
     own = dict(model.state_dict())
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, MOMENTUM)
-    # Of all clients at once: one by one they would lie between what a step allocates and frees.
-    places = len(loaders) if workload.keeps_momentum else 1
-    momentum = {p: torch.zeros(places, *p.shape) for p in model.parameters()}
     turn.wait()
     began = time.process_time()
+    # Of all clients at once: one by one they would lie between what a step allocates and frees. It
+    # is part of the work, as it is of the simulator's: there is none before the first step.
+    places = len(loaders) if workload.keeps_momentum else 1
+    momentum = {p: torch.zeros(places, *p.shape) for p in model.parameters()}
     for number in range(workload.rounds):
         for place, loader in enumerate(loaders):
             for name, tensor in own.items():

@@ -18,13 +18,15 @@ from pathlib import Path
 
 import fedoptima
 from benchmarks.workloads import WORKLOADS, recipe, store_images
-from fedoptima.core.jobs import ExportModel, FullStep, LoadModel, Merge
+from fedoptima.core.jobs import AddUp, ExportModel, FoldedMerge, FullStep, LoadModel, Merge
 from fedoptima.sim.processes import worker
 from fedoptima.sim.processes.messages import Done, Order
 
-KINDS = (LoadModel, FullStep, ExportModel, Merge)
+KINDS = {
+    kind: kind.__name__ for kind in (LoadModel, FullStep, ExportModel, AddUp, Merge, FoldedMerge)
+}
 ROWS = [
-    *(f"{kind.__name__}, {which}" for kind in KINDS for which in ("first", "later")),
+    *(f"{kind}, {which}" for kind in KINDS.values() for which in ("first", "later")),
     *("other work", "between two jobs"),
 ]
 WORKERS = 2
@@ -49,8 +51,8 @@ class TimedWorker(worker._Worker):
         done = super()._execute(order)
         self._last = time.process_time()
         which = "first" if self._rounds[order.node] <= 1 else "later"
-        known = isinstance(order.work, KINDS)
-        row = f"{type(order.work).__name__}, {which}" if known else "other work"
+        kind = KINDS.get(type(order.work))
+        row = f"{kind}, {which}" if kind else "other work"
         self._add(row, self._last - began)
         return done
 

@@ -29,7 +29,7 @@ class Workload:
     batch: int
     rounds: int = 5
     method: str = "fl"
-    on_leave: str = ""  # as the method has it; "keep": updates are added up as they come
+    on_leave: str = ""  # as the method has it; "drop": all updates of a round are kept
     keeps_momentum: bool = True  # from one round to the next; other simulators' clients do not
 
     @property
@@ -47,9 +47,8 @@ class Workload:
 WORKLOADS = {
     "fl_16x500": Workload(clients=16, samples=500, batch=50),
     "fl_128x62": Workload(clients=128, samples=62, batch=50),
-    "fl_128x62_keep": Workload(clients=128, samples=62, batch=50, on_leave="keep"),
+    "fl_128x62_drop": Workload(clients=128, samples=62, batch=50, on_leave="drop"),
     "fl_128x2": Workload(clients=128, samples=2, batch=2),
-    "fl_128x2_keep": Workload(clients=128, samples=2, batch=2, on_leave="keep"),
 }
 
 
