@@ -4,8 +4,9 @@
     python -m tools.reproduction --write                # make them so, with the pictures
     python -m tools.reproduction --write --merge DIR    # after taking over what DIR has
 
-DIR is a folder of `fedoptima reproduce`; the option may be given again. An interactive page of what
-is stored: `fedoptima reproduce --draw --merge results/paper`.
+DIR is a folder of `fedoptima reproduce`; the option may be given again. Runs that no figure needs
+any more, because a recipe has changed, are removed. An interactive page of what is stored:
+`fedoptima reproduce --draw --merge results/paper`.
 """
 
 from __future__ import annotations
@@ -131,6 +132,8 @@ def main() -> None:
     for folder in given.merge:
         print(f"{reproduction.records.merge(folder)} runs taken over from {folder}")
     if given.write:
+        needed = {run.id for runs in reproduction.queue.values() for run in runs}
+        print(f"{reproduction.records.keep(needed)} runs are no longer needed")
         figures = reproduction.figures
         charts = all_charts(
             reproduction.catalogue, figures, reproduction.queue, reproduction.records

@@ -45,7 +45,7 @@ def test_every_method_shows_its_five_policies_and_its_options(call: Call) -> Non
     assert "program AuxiliaryLoss server training shared aggregation AsyncStaleness" in answer.words
     assert "scheduler CounterScheduler flow CappedFlow" in answer.words
     assert "program FullModel server training none aggregation Barrier" in answer.words
-    assert "on_leave = 'drop', barrier_timeout = (unset)" in answer.words
+    assert "on_leave = 'keep', barrier_timeout = (unset)" in answer.words
 
 
 def test_every_data_set_says_where_it_is_or_how_to_get_it(call: Call, tmp_path: Path) -> None:

@@ -42,6 +42,15 @@ def test_only_runs_of_the_named_workloads_are_made(call: Call, folder: Path) -> 
     assert "--workloads smal: there are tiny, small" in answer.complaint
 
 
+def test_only_runs_of_the_named_methods_are_made(call: Call, folder: Path) -> None:
+    words = ("reproduce", "idle", "--recipes", folder, "--out", "out", "--limit-seconds", "0")
+    assert "0 of 2 runs are finished" in call(*words, "--methods", "fl").words
+    assert "0 of 4 runs are finished" in call(*words, "--methods", "fl,pipar").words
+    answer = call(*words, "--methods", "fll")
+    assert answer.code == 2
+    assert "did you mean" in answer.complaint
+
+
 def test_outside_a_checkout_the_way_out_is_said(call: Call) -> None:
     answer = call("reproduce", "--list")
     assert answer.code == 2

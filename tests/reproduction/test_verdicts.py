@@ -157,8 +157,8 @@ def test_a_table_without_pipar_says_what_pipar_would_take(tmp_path: Path) -> Non
 
 def test_a_workload_on_which_nothing_was_trained_is_named(tmp_path: Path) -> None:
     it = Reproduction(CATALOGUE, QUEUE, Records(tmp_path), {})
-    untrained, same = notes_of(it, "a_text")
-    command = "fedoptima reproduce accuracy-text --device cuda"
+    untrained, same = notes_of(it, "b_image")
+    command = "fedoptima reproduce accuracy-image --device cuda"
     assert untrained == f"No method has been trained on this yet: `{command}`."
     assert same == "All methods have the same optimiser, rates and rounds here."
 

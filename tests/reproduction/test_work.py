@@ -76,6 +76,18 @@ def test_folders_of_several_machines_are_merged(catalogue: Catalogue, tmp_path: 
         records.merge(tmp_path / "three")
 
 
+def test_runs_that_no_figure_needs_any_more_are_forgotten(
+    catalogue: Catalogue, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    worked_off(catalogue, ["idle"], out)
+    needed = {run.id for run in runs(catalogue, "idle") if run.workload == "tiny"}
+    assert Records(out).keep(needed) == 3
+    assert read_records(out).keys() == needed
+    assert sorted(path.name for path in out.glob("*.json")) == ["tiny-dry.json"]
+    assert Records(out).keep(needed) == 0
+
+
 def test_a_failed_run_is_reported_and_the_others_go_on(folder: Path, tmp_path: Path) -> None:
     text = (folder / "figures.toml").read_text()
     (folder / "figures.toml").write_text(text.replace('"classifier"]', '"nowhere:build"]'))

@@ -7,7 +7,7 @@ Folders of several machines are put together by reading them all; a run is known
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -172,6 +172,19 @@ class Records:
         for name in sorted({_file_of(record) for record in records}):
             group = [record for record in self._found.values() if _file_of(record) == name]
             write_whole(self.folder / name, _text(group))
+
+    def keep(self, runs: Container[str]) -> int:
+        """Forget all others: recipes have changed since they were made; how many there were."""
+        others = [record for record in self._found.values() if record.id not in runs]
+        for record in others:
+            del self._found[record.id]
+        for name in {_file_of(record) for record in others}:
+            group = [record for record in self._found.values() if _file_of(record) == name]
+            if group:
+                write_whole(self.folder / name, _text(group))
+            else:
+                (self.folder / name).unlink()
+        return len(others)
 
     def merge(self, folder: Path) -> int:
         """Take over what is not here yet; how many there were."""

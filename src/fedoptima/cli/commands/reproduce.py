@@ -55,6 +55,10 @@ def reproduce(
         str | None,
         typer.Option(metavar="A,B", help="Only runs of these workloads.  [default: all]"),
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Only runs of these methods.  [default: all]"),
+    ] = None,
     limit_seconds: Annotated[
         float | None,
         typer.Option(
@@ -106,6 +110,8 @@ def reproduce(
     A finished run is never repeated, also after a kill: call the same command again. Runs of
     several machines are put together with --merge.
     """
+    from fedoptima.comparison.spec import chosen_methods
+    from fedoptima.experiments.given import Given
     from fedoptima.reproduction.catalogue import FOLDER, read_catalogue
     from fedoptima.reproduction.planned import SEEDS, Choice, distinct, queue
     from fedoptima.reproduction.records import Records
@@ -123,10 +129,13 @@ def reproduce(
         stderr().print(f"{records.merge(other)} runs taken over from {other}", soft_wrap=True)
     code = 0
     on_these = catalogue.chosen_workloads(workloads)
+    with_these = chosen_methods(methods, Given()) if methods else None
     wanted = [
         run
         for run in distinct(list(planned.values()))
-        if only in (None, run.kind) and run.workload in on_these
+        if only in (None, run.kind)
+        and run.workload in on_these
+        and (with_these is None or run.case.method in with_these)
     ]
     if not draw:
         place = many_runs.place(on, cpus, gpus, retries)
