@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import sys
 import weakref
 from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from fedoptima.comparison import process_pool
 from fedoptima.comparison.execution import Order
+from fedoptima.comparison.pool import Lost
+from fedoptima.comparison.process_pool import ProcessPool
 from fedoptima.experiments.given import Given
 from tests.comparison.recipes import tiny
+from tests.support.network import until
 
 
 class _Engine:
@@ -43,3 +50,63 @@ def test_nothing_of_a_run_is_left_when_the_next_one_begins(
     finally:
         gc.enable()
     assert left == [0, 0]
+
+
+class _OfAThread:
+    """In a cycle, as a channel or a loop that a thread of the parent has left."""
+
+    def __init__(self, finalised: Path) -> None:
+        self.itself = self
+        self._finalised = finalised
+
+    def __del__(self) -> None:
+        with self._finalised.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def test_a_forked_worker_does_not_finalise_what_the_parent_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "grpc", raising=False)
+    monkeypatch.setattr(process_pool, "execute", lambda *_: None)
+    finalised = tmp_path / "finalised"
+    order = Order(tiny(tmp_path), tmp_path / "run", dry=False, checkpoint_every=60.0)
+    gc.disable()  # here it would be collected
+    try:
+        _OfAThread(finalised)
+        with ProcessPool(1, Given(nn.Linear(2, 2))) as pool:
+            assert pool.forks
+            pool.start(0, order)
+            (worker,) = pool._workers
+            worker.send("stop")
+            news: list[object] = []
+            while not news:
+                news = [state for _, state in pool.news()]
+        assert isinstance(news[0], Lost)  # it has ended, and had collected after the run
+        assert not finalised.exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert finalised.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_worker_that_does_not_end_when_it_is_asked_to_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the parent's handler until it has begun."""
+    monkeypatch.delitem(sys.modules, "grpc", raising=False)
+    monkeypatch.setattr(process_pool, "_GRACE", 0.1)
+    began, deaf = tmp_path / "began", signal.SIG_IGN
+
+    def never_ends(*_: object) -> None:
+        signal.signal(signal.SIGTERM, deaf)
+        began.touch()
+        while True:
+            signal.pause()
+
+    monkeypatch.setattr(process_pool, "execute", never_ends)
+    with ProcessPool(1, Given(nn.Linear(2, 2))) as pool:
+        pool.start(0, Order(tiny(tmp_path), tmp_path / "run", dry=False, checkpoint_every=60.0))
+        (process,) = pool._workers.values()
+        until(began.exists, "the run has begun")
+    assert process.exitcode == -signal.SIGKILL

@@ -30,6 +30,7 @@ from fedoptima.experiments.given import Given
 from fedoptima.experiments.workers import can_fork, quiet_fork
 
 _POLL_INTERVAL = 0.1  # seconds
+_GRACE = 10.0  # seconds for a worker to end when it is asked to
 
 
 class ProcessPool:
@@ -51,6 +52,8 @@ class ProcessPool:
         for process in self._workers.values():
             process.terminate()
         for process in self._workers.values():
+            process.join(_GRACE)
+            process.kill()  # nothing if it has ended
             process.join()
 
     def has_room(self) -> bool:
@@ -130,6 +133,7 @@ def _work_forked(connection: Connection, given: Given, others: Sequence[Connecti
     """``others``: the parent's ends of pipes: while one is open here, it does not seem to end."""
     for other in others:
         other.close()
+    gc.freeze()  # what the parent left may be its threads', and to finalise it would wait for them
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # with it the pool ends a worker
     torch.set_num_threads(1)  # more would wait for threads that are not in this process
     log = logging.getLogger("fedoptima")  # the parent logs
