@@ -88,6 +88,8 @@ def cluster() -> Iterator[Cluster]:
     pytest.importorskip("ray", reason="needs Ray: pip install 'fedoptima[ray]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray's workers would give way to all other tests, and take ten times as long.
+        patch.setenv("RAY_worker_niceness", "0")
         # Workers find the test's modules and this checkout as this process does.
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         started = Cluster()

@@ -150,10 +150,13 @@ def test_workers_end_with_the_process_that_drives(how: signal.Signals, tmp_path:
         text=True,
     )
     assert process.stdout is not None
-    pids = [int(word) for word in process.stdout.readline().split()]
-    assert len(pids) == 2
-    assert all(map(is_running, pids))
-    process.send_signal(how)
-    process.wait(DEADLINE)
-    process.stdout.close()
-    wait_for(lambda: not any(map(is_running, pids)))
+    try:
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(map(is_running, pids))
+        process.send_signal(how)
+        process.wait(DEADLINE)
+        wait_for(lambda: not any(map(is_running, pids)))
+    finally:
+        process.kill()  # or it would train for ever
+        process.communicate()
