@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import os
+from functools import cache
+from multiprocessing import parent_process
+from pathlib import Path
+
 import pytest
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.method import Method
 from fedoptima.fuzzing.campaign import campaign, find_methods, play, play_seeds, smallest
 from fedoptima.fuzzing.script import NEVER, Kind, draw
 from fedoptima.fuzzing.story import Story, introduction
+from fedoptima.methods.fl import fl
 from fedoptima.methods.registry import COMPARED, METHODS
 from fedoptima.named_code import ANY_CODE, NO_CODE
 from tests.fuzzing.mutants import planted
@@ -50,6 +58,41 @@ def test_processes_come_to_the_same_figures_as_one() -> None:
     alone = campaign(0, 110, ["fl"], NO_CODE)
     together = campaign(0, 110, ["fl"], NO_CODE, jobs=2)
     assert alone.plain() == together.plain()
+
+
+class OfAThread:
+    """In a cycle, as a channel or an event loop that a thread has left. To finalise it where that
+    thread is not may take for ever."""
+
+    def __init__(self, finalised: Path) -> None:
+        self.itself = self
+        self._finalised = finalised
+
+    def __del__(self) -> None:
+        with self._finalised.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+collect_once = cache(gc.collect)
+
+
+def fl_that_collects(devices: int) -> Method:
+    if parent_process() is not None:
+        collect_once()
+    return fl(devices)
+
+
+def test_processes_do_not_finalise_what_threads_of_this_one_have_left(tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        OfAThread(tmp_path / "finalised")
+        name = f"{__name__}:{fl_that_collects.__name__}"
+        assert not campaign(0, 110, [name], ANY_CODE, jobs=2).failures
+        assert not (tmp_path / "finalised").exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert (tmp_path / "finalised").read_text() == f"{os.getpid()}\n"
 
 
 def test_a_failure_keeps_only_the_faults_that_it_needs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing import get_context
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method
@@ -131,6 +133,11 @@ def play_seeds(seeds: Iterable[int], methods: Mapping[str, Builder]) -> Tally:
     return tally
 
 
+def _ignore_ctrl_c() -> None:
+    """A terminal sends it to all processes; this one's parent ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _in_worker(names: Sequence[str], code: AllowedCode, seeds: range) -> Tally:
     return play_seeds(seeds, find_methods(names, code))
 
@@ -162,7 +169,9 @@ def _parts(
     with ExitStack() as stack:
         spread: Callable[..., Iterator[Tally]] = map
         if jobs > 1:
-            spread = stack.enter_context(ProcessPoolExecutor(jobs)).map
+            # Not forked: what threads of this process hold would be held there for ever.
+            pool = ProcessPoolExecutor(jobs, get_context("spawn"), _ignore_ctrl_c)
+            spread = stack.enter_context(pool).map
         yield from spread(partial(_in_worker, names, code), chunks)
 
 
