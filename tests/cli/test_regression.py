@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fedoptima.analysis.formatting import brief
 from tests.cli.conftest import Call
 from tests.cli.local_run import Run
 from tests.dashboard.test_app import client_of
+from tests.support.network import until
 
 OWN = """
 import torch
@@ -51,6 +53,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def has_learned(run: Path) -> bool:
+    whole = (run / "metrics.csv").read_text().rpartition("\n")[0]
+    losses = [float(row["loss"]) for row in csv.DictReader(whole.splitlines())]
+    return len(losses) > 1 and losses[-1] < losses[0] / 20
+
+
 def test_it_is_killed_resumed_and_ended_and_its_loss_is_shown(call: Call, folder: Path) -> None:
     run = "runs/numbers-fedoptima"
     killed = Run(folder, "numbers.toml")
@@ -58,6 +66,7 @@ def test_it_is_killed_resumed_and_ended_and_its_loss_is_shown(call: Call, folder
     killed.clear_away()
     resumed = Run(folder, "--resume", run, *OWN_CODE)
     assert "accuracy" not in resumed.says("epochs, loss ")
+    until(lambda: has_learned(folder / run), "its loss has fallen")
     assert call("stop", run).code == 0
     code, out, err = resumed.ends()
     assert code == 0, err
