@@ -85,6 +85,8 @@ def run_server(
             view = stack.enter_context(fleet_view(console, recipe, directory.path, quiet=quiet))
             shared = background is not None  # the devices are started here
             setup = prepare_server(recipe, Given(code=code), view.reading, shared=shared)
+            if resume:
+                directory.check_material(setup.material)
             if extended:  # not earlier: what was not possible leaves the run as it was
                 directory.extend(recipe)
             if not resume:

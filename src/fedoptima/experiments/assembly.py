@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.cuts import best_option, options_of
@@ -116,7 +116,15 @@ class Simulated(ABC):
         }
 
     def describe(self, *, dry: bool) -> RunDescription:
-        return describe(self.recipe, self.method, Mode.SIMULATED, self.expected, dry=dry)
+        material = {} if dry else self.material
+        return describe(
+            self.recipe, self.method, Mode.SIMULATED, self.expected, dry=dry, material=material
+        )
+
+    @property
+    def material(self) -> Mapping[str, Mapping[str, Any]]:
+        """What tells its model and data from others, if it has any."""
+        return {}
 
     @property
     def expected(self) -> Expected:

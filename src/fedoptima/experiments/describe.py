@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 from fedoptima.config.schema import Recipe
 from fedoptima.core.method import Method
@@ -21,7 +23,13 @@ class Expected:
 
 
 def describe(
-    recipe: Recipe, method: Method, mode: Mode, expected: Expected, *, dry: bool = False
+    recipe: Recipe,
+    method: Method,
+    mode: Mode,
+    expected: Expected,
+    *,
+    dry: bool = False,
+    material: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> RunDescription:
     """``method``: as `build_method` built it for that number of devices."""
     name = recipe.method.name
@@ -35,6 +43,7 @@ def describe(
         options=dict(method.resolved),
         recipe=recipe.model_dump(mode="json"),
         versions=versions(),
+        material=material or {},
     )
 
 

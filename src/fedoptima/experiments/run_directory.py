@@ -9,12 +9,12 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -91,6 +91,14 @@ class RunDirectory(RunFiles):
             return recipe
         own = MethodConfig(name=method.name, **method.options, **then)
         return recipe.model_copy(update={"method": own})
+
+    def check_material(self, now: Mapping[str, Mapping[str, Any]]) -> None:
+        """A run goes on with the model and the data that it began with."""
+        from fedoptima.experiments.material import check_same  # takes torch
+
+        data = self.description.recipe.get("data")
+        name = data.get("name") if isinstance(data, Mapping) else None
+        check_same(self.description.material, now, str(name))
 
     def check_resumed_by(self, mode: Mode) -> None:
         """A simulation and a run over the network keep different things in their checkpoints."""

@@ -135,6 +135,7 @@ def serve(
         code = ANY_CODE if chosen is not None else allow(allow_modules)
         with run_view(kept, progress) as view:
             setup = prepare_server(kept, Given(code=code), reading or view.reading)
+        directory.check_material(setup.material)
         if extend:
             directory.extend(kept)
     elif chosen is not None:

@@ -35,7 +35,9 @@ class ServerSetup(RunSetup):
         )
 
     def describe(self) -> RunDescription:
-        return describe(self.recipe, self.method, Mode.NETWORK, self.expected)
+        return describe(
+            self.recipe, self.method, Mode.NETWORK, self.expected, material=self.material
+        )
 
 
 def device_names(recipe: Recipe) -> list[NodeId]:

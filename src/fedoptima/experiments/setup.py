@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from fedoptima.experiments.dry_setup import prepare_dry
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.given_task import check_figures, task_of
 from fedoptima.experiments.given_training import learner_code
+from fedoptima.experiments.material import material_of
 from fedoptima.experiments.method_setup import build_method, plan_settings
 from fedoptima.experiments.planned_form import with_form
 from fedoptima.experiments.workers import workers_for
@@ -69,6 +70,11 @@ class RunSetup:
         steps = training.iterations or max(1, samples // devices // training.batch_size)
         if said := slow_statistics(self.workload.model, steps):
             _log.warning(said)
+
+    @property
+    def material(self) -> dict[str, dict[str, Any]]:
+        """What tells its model and data from others."""
+        return material_of(self.workload)
 
     def test_accuracy(self, weights: Mapping[str, Tensor]) -> float | None:
         """Where validation data was held out of the training data."""

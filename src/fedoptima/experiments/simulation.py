@@ -313,6 +313,8 @@ def go_on(
         recipe = extend_run(run, recipe, extend)
     recipe = recipe.model_copy(update={"workers": workers})
     experiment = _prepare(recipe, given, reading, dry=dry)
+    if not dry:
+        run.check_material(experiment.material)
     if extend:  # not earlier: what was not possible leaves the run as it was
         run.extend(recipe)
     return run_experiment(

@@ -10,7 +10,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +47,8 @@ class RunDescription:
     options: Mapping[str, object]  # the method's, defaults filled in for K devices
     recipe: Mapping[str, object]
     versions: Mapping[str, str]  # of what it was run with, by package
+    # What tells its model and data from others; of a dry run, and of earlier versions, nothing.
+    material: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -71,6 +73,7 @@ class RunDescription:
             "method": {"name": self.method, **self.options},
             "versions": dict(self.versions),
             "recipe": dict(self.recipe),
+            **({"material": dict(self.material)} if self.material else {}),
         }
 
     @staticmethod
@@ -91,6 +94,7 @@ class RunDescription:
                 options=options,
                 recipe=dict(plain["recipe"]),
                 versions=dict(plain["versions"]),
+                material=dict(plain.get("material", {})),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(f"{path}: damaged ({error}); start a new run") from error
