@@ -52,6 +52,32 @@ def long_run(folder: Path) -> Iterator[Run]:
     run.clear_away()
 
 
+PACED = """
+fleet.server.gflops = 1.0
+
+[[fleet.devices]]
+name = "pi"
+count = 2
+gflops = 0.01
+mbps = 5.0
+"""
+
+
+def test_devices_that_were_slowed_are_slowed_when_the_run_goes_on(folder: Path) -> None:
+    (folder / "paced.toml").write_text(RECIPE + PACED)
+    run = Run(folder, "paced.toml", "--paced", "--set", "stop.epochs=100000")
+    run.says("epochs, accuracy")
+    run.send(signal.SIGINT)
+    _, _, err = run.ends()
+    assert "resume with: fedoptima run --resume runs/tiny-fedoptima --allow-module own\n" in err
+    again = Run(folder, "--resume", "runs/tiny-fedoptima", "--allow-module", "own")
+    try:
+        for name in ("pi-1", "pi-2"):
+            again.says(f"{name} joined: 60 samples, 0.01 GFLOP/s, uplink 5.0 Mbit/s")
+    finally:
+        again.clear_away()
+
+
 def test_a_run_ends_with_a_result_and_leaves_no_process(folder: Path) -> None:
     run = Run(folder, "tiny.toml", "--devices", "2", "--json")
     devices = run.devices()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shlex
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -50,10 +51,12 @@ def run_server(
     page: int | None,
     code: AllowedCode,
     background: BackgroundTask | None = None,
+    paced: bool = False,
 ) -> Result:
     """``again``: the command that resumes this run. ``page``: the port of its dashboard.
 
-    ``code``: what the recipe may name. ``background``: see `RunHooks`.
+    ``code``: what the recipe may name. ``background``: see `RunHooks`. ``paced``: it is kept with
+    the run that its devices, which are here, are slowed.
     """
     from fedoptima.experiments.given import Given
     from fedoptima.experiments.run_directory import RunDirectory
@@ -90,7 +93,8 @@ def run_server(
             if extended:  # not earlier: what was not possible leaves the run as it was
                 directory.extend(recipe)
             if not resume:
-                directory = RunDirectory.create(directory.path, setup.describe())
+                described = replace(setup.describe(), paced=paced)
+                directory = RunDirectory.create(directory.path, described)
             stack.enter_context(log_to_file(directory.server_log))
             observe = tracked.server_observer(None if quiet else view.observe)
             hooks = RunHooks(ready, observe, interrupted, background)

@@ -47,6 +47,7 @@ class RunDescription:
     options: Mapping[str, object]  # the method's, defaults filled in for K devices
     recipe: Mapping[str, object]
     versions: Mapping[str, str]  # of what it was run with, by package
+    paced: bool = False  # devices on the server's machine are slowed to the recipe's speeds
     # What tells its model and data from others; of a dry run, and of earlier versions, nothing.
     material: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -73,6 +74,7 @@ class RunDescription:
             "method": {"name": self.method, **self.options},
             "versions": dict(self.versions),
             "recipe": dict(self.recipe),
+            **({"paced": True} if self.paced else {}),
             **({"material": dict(self.material)} if self.material else {}),
         }
 
@@ -94,6 +96,7 @@ class RunDescription:
                 options=options,
                 recipe=dict(plain["recipe"]),
                 versions=dict(plain["versions"]),
+                paced=bool(plain.get("paced", False)),
                 material=dict(plain.get("material", {})),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:

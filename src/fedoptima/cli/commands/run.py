@@ -96,7 +96,7 @@ def run(
             tracking,
             dashboard,
             code=allow(allow_modules),
-            paced=paced,
+            paced=paced or folder.description.paced,
             resume=True,
             extended=bool(extend),
             quiet=quiet,
@@ -151,8 +151,9 @@ def _run(
     from fedoptima.runtime.security.certificates import make_authority, make_device
     from fedoptima.runtime.security.tls import DeviceTLS, ServerTLS
 
-    again = ["fedoptima", "run", "--resume", str(folder.path), *(["--paced"] if paced else [])]
-    again += allowance(recipe)
+    again = ["fedoptima", "run", "--resume", str(folder.path), *allowance(recipe)]
+    if paced and resume and not folder.description.paced:  # of before that was remembered
+        again.append("--paced")
     start_fork_server(device_process)
     with tempfile.TemporaryDirectory(prefix="fedoptima-") as temporary:
         certs = Path(temporary)
@@ -181,4 +182,5 @@ def _run(
             page=page,
             code=code,
             background=fleet,
+            paced=paced,
         )
