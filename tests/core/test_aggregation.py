@@ -6,8 +6,9 @@ from fedoptima.core.aggregation import (
     WAIT,
     AsyncStaleness,
     Buffered,
+    Offer,
 )
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, RunFailed
 from fedoptima.core.jobs import Merge, Part, ServerOptimizer
 from fedoptima.core.staleness import AlphaDecay, StalenessRule
 from fedoptima.core.types import NodeId
@@ -53,6 +54,16 @@ def test_an_asynchronous_merge_keeps_the_rest_of_the_global_model() -> None:
     assert decision.merge == Merge(0.5, (Part(A, 0.5, payload("a/0/1")),), refresh=(A,))
     assert decision.refresh == (A,)
     assert decision.settled == ((A, update("a/0/1", version=4)),)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -1.0, 0.0, 2.0])
+def test_a_weight_that_a_users_policy_must_not_have_is_named(wrong: float) -> None:
+    class Own(AsyncStaleness):
+        def weight(self, offer: Offer) -> float:
+            return wrong
+
+    with pytest.raises(RunFailed, match=r"Own.weight returned .* of a; it must be above 0 and at"):
+        offer(Own(8), A, based_on=4, version=5)
 
 
 @pytest.mark.parametrize(("behind", "refused"), [(0, False), (3, False), (4, True), (-1, True)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from fedoptima.core.errors import ConfigError, Stalled, TrainingDiverged
 from fedoptima.core.types import SERVER
 from fedoptima.experiments.result import weights_digest
 from fedoptima.experiments.simulation import resume
+from fedoptima.methods import AsyncStaleness, Method, Offer
+from fedoptima.methods.fedasync import fedasync
 from fedoptima.trace.reader import read_header, read_trace
 from tests.experiments.runs import TRAINING, data, network, run
 
@@ -161,6 +165,20 @@ def test_a_run_that_diverges_says_where_and_what_to_do_and_keeps_its_trace(
     with pytest.raises(error, match=f"{said}.*trace is in"):
         run(training={"batch_size": 8, **training}, out=tmp_path / "run")
     assert list(read_trace(tmp_path / "run" / "trace.jsonl.gz"))
+    assert re.search(said, (tmp_path / "run" / "failure.txt").read_text())
+
+
+def test_a_run_that_an_error_of_the_users_code_ends_has_failed(tmp_path: Path) -> None:
+    class Broken(AsyncStaleness):
+        def weight(self, offer: Offer) -> float:
+            return 1 / (4 - offer.version)
+
+    def build(devices: int) -> Method:
+        return replace(fedasync(devices), aggregation=partial(Broken, 8))
+
+    with pytest.raises(ZeroDivisionError):
+        run(method=build, out=tmp_path / "run")
+    assert (tmp_path / "run" / "failure.txt").read_text() == "ZeroDivisionError: division by zero\n"
 
 
 def test_curve_and_counts_make_sense() -> None:

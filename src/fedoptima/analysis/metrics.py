@@ -147,7 +147,7 @@ def _nodes(summary: Summary) -> Iterator[Metric]:
 
 def _server(moment: Moment) -> Iterator[Metric]:
     summary, stale, held = moment.summary, moment.summary.staleness, moment.summary.memory
-    refused = "Devices' updates that came too late to be merged."
+    refused = "Devices' updates that came too late, or of a model that a restart undid."
     samples = "Samples that those were trained on: they count towards no epoch."
     used = "Samples that went through the whole network and were used."
     reused = "Samples that the server trained on again, while it had nothing else to do."

@@ -17,7 +17,7 @@ from fedoptima.cli.logs import log_to_console, log_to_file
 from fedoptima.cli.tracking_options import TrackingOptions
 from fedoptima.cli.views.fleet_view import fleet_view
 from fedoptima.cli.views.outcome import show_result
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.display.console import stderr
 from fedoptima.display.interrupt import Interrupt
 from fedoptima.trace.description import Mode
@@ -118,6 +118,11 @@ def run_server(
         way_on = f"; resume with: {shlex.join(again)}" if directory.begun else ""
         console.print(f"stopped{way_on}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from stop
+    except FedOptimaError as error:
+        if directory.begun and not directory.failure.exists():
+            with suppress(OSError):  # what is wrong with the disk is not why it failed
+                directory.write_failure(str(error))
+        raise
 
 
 def tell_late_devices(

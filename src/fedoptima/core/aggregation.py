@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fedoptima.core.errors import ConfigError, InvariantBroken
+from fedoptima.core.errors import ConfigError, InvariantBroken, RunFailed
 from fedoptima.core.influence import EQUAL, Allowance, Share
 from fedoptima.core.jobs import CutMerge, Merge, Part, ServerOptimizer
 from fedoptima.core.messages import ModelUpdate
@@ -185,6 +185,11 @@ class AsyncStaleness(NoBarrier):
             return _refuse(offer)
         device, update, size = offer.device, offer.update, offer.share.update
         wanted = self.weight(offer)
+        if not 0 < wanted <= 1:  # a method of the user's own may say anything
+            raise RunFailed(
+                f"{type(self).__name__}.weight returned {wanted:g} for an update of {device}; "
+                "it must be above 0 and at most 1"
+            )
         weight = self.allowance.take(device, offer.share, wanted)
         part = weight / wanted
         whole = (1 - weight, (Part(device, weight, update.data),), (device,))

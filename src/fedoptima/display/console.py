@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 
 from fedoptima.core.text import printable
+
+_WIDE = 10_000  # columns, more than any table has
 
 
 class _PlainConsole(Console):
@@ -52,3 +55,14 @@ def plain_table(*columns: str, left: int = 1) -> Table:
             column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
         )
     return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Wider than the console if numbers need it: at its edge they would lose digits, unseen."""
+    wide = console.options.update_width(_WIDE)
+    least, natural = console.measure(table, options=wide)
+    before = console.width
+    if least > before:
+        console.width = natural
+    console.print(Padding(table, (0, 0, 0, 0), expand=False), crop=False)
+    console.width = before

@@ -122,9 +122,8 @@ class Result:
 
     @property
     def device_utilisation(self) -> float:
-        """The mean over devices."""
-        devices = [use for node, use in self.usage.items() if node != SERVER]
-        return sum(use.utilisation for use in devices) / len(devices) if devices else 0.0
+        """Of the time of all devices together, as in report, page and metrics."""
+        return self.summary.device_usage.utilisation
 
     @property
     def device_samples(self) -> int:
@@ -154,7 +153,7 @@ class Result:
 
     @property
     def refused(self) -> int:
-        """Updates that came too late to be merged."""
+        """Updates that came too late to be merged, or of a model that a restart undid."""
         return self.summary.staleness.refused
 
     @property

@@ -196,7 +196,14 @@ class _Run:
                 if not (self._dry or simulation.outcome.failed):
                     self._save_checkpoint(last=True)
         except Stalled as error:
-            raise Stalled(self._explain(str(error))) from error
+            explained = self._explain(str(error))
+            self._write_failure(explained)
+            raise Stalled(explained) from error
+        except (Interrupted, ConfigError):
+            raise
+        except Exception as error:
+            self._write_failure(f"{type(error).__name__}: {error}")
+            raise
         finally:
             with self._written("trace"):
                 self._trace.close()  # also when the run fails: the trace says what led to it
@@ -204,10 +211,14 @@ class _Run:
             reason, failure = simulation.outcome.reason, simulation.failure
             if not isinstance(failure, ConfigError):  # for what was given no time is to blame
                 reason = self._explain(reason)
-            if self._directory is not None:
-                self._directory.write_failure(reason)
+            self._write_failure(reason)
             raise run_failed(reason, failure) from failure
         return self._finish(simulation.outcome.reason)
+
+    def _write_failure(self, reason: str) -> None:
+        if self._directory is not None:
+            with suppress(OSError):  # what is wrong with the disk is not why it failed
+                self._directory.write_failure(reason)
 
     def close(self) -> None:
         self._assembly.executor.close()

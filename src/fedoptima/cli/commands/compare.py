@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.padding import Padding
 from rich.text import Text
 
 import fedoptima.cli.many_runs as many_runs
 import fedoptima.cli.options as options
 from fedoptima.cli.recipe_options import allowance, read_recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.display.console import plain_table, stdout
+from fedoptima.display.console import plain_table, print_table, stdout
 
 if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison
@@ -160,7 +159,7 @@ def _show(comparison: Comparison) -> None:
     for name, cells in lines(comparison):
         # A spread stands below its mean, for the same reason.
         table.add_row(name, *(cell.replace(SPREAD, f"\n{SPREAD.strip()}") for cell in cells))
-    console.print(Padding(table, (0, 0, 0, 0), expand=False))
+    print_table(console, table)
     console.print()
     for note in notes(comparison):
         console.print(note)

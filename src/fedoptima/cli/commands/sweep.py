@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.padding import Padding
 from rich.text import Text
 
 import fedoptima.cli.many_runs as many_runs
@@ -18,7 +17,7 @@ import fedoptima.cli.options as options
 from fedoptima.cli.errors import warn
 from fedoptima.cli.recipe_options import allowance, read_recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.display.console import plain_table, stdout
+from fedoptima.display.console import plain_table, print_table, stdout
 
 if TYPE_CHECKING:
     from fedoptima.comparison.result import Comparison, Line
@@ -142,7 +141,7 @@ def _show(result: Comparison, folder: Path) -> None:
     for index, row in enumerate(result.rows):
         cells = (cells[index].replace(SPREAD, f"\n{SPREAD.strip()}") for _, cells in shown)
         table.add_row(row.method, *setting_cells(result, row), *cells)
-    console.print(Padding(table, (0, 0, 0, 0), expand=False))
+    print_table(console, table)
     console.print()
     for note in notes(result):
         console.print(note)

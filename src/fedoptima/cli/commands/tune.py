@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.padding import Padding
 from rich.text import Text
 
 import fedoptima.cli.many_runs as many_runs
@@ -18,7 +17,7 @@ import fedoptima.cli.options as options
 from fedoptima.cli.errors import FAILED
 from fedoptima.cli.recipe_options import allowance, read_recipe
 from fedoptima.core.errors import ConfigError
-from fedoptima.display.console import plain_table, stdout
+from fedoptima.display.console import plain_table, print_table, stdout
 
 if TYPE_CHECKING:
     from fedoptima.comparison.tuning import Choice
@@ -132,7 +131,7 @@ def _show(choices: Sequence[Choice], folder: Path, wall_seconds: float) -> None:
         counts = (str(each.runs), f"{each.epochs:.0f}")
         settings = "\n".join(described(each))
         table.add_row(each.method, settings, *each.held_out(), *counts)
-    console.print(Padding(table, (0, 0, 0, 0), expand=False))
+    print_table(console, table)
     console.print()
     console.print(
         f"The search took {total['runs']:g} runs, {total['epochs']:.0f} epochs, "

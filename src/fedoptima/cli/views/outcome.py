@@ -68,8 +68,9 @@ def _figures(result: Result, time: str) -> Table:
         "traffic", f"{megabytes(result.bytes_up)} up, {megabytes(result.bytes_down)} down"
     )
     if result.refused:
+        why = "too late, or of a model that a restart undid"
         samples = f"{result.refused_samples:,} samples, in no epoch"
-        table.add_row("refused", f"{result.refused} updates that came too late ({samples})")
+        table.add_row("refused", f"{result.refused} updates, {why} ({samples})")
     if result.late_batches:
         table.add_row("late", f"{result.late_batches} activation batches, no free slot")
     weights = f", weights {result.weights_digest[:_DIGEST]}" if result.weights else ""
