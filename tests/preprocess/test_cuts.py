@@ -136,6 +136,36 @@ def test_layers_tied_in_a_graph_stay_together() -> None:
     assert cuttable(Tied(), torch.rand(2, 4)).names == ("encode",)
 
 
+class Joined(nn.Module):
+    """Two branches until both are joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.middle, self.out = nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        joined = torch.cat([self.a(values), self.b(values)], dim=1)
+        return self.out(self.middle(joined).relu())
+
+
+def test_where_a_module_is_no_end_of_a_block_the_blocks_are_numbered() -> None:
+    with pytest.raises(
+        ConfigError, match=r"after this module: .* by number: 1 \(a\), 2 \(middle\)"
+    ):
+        cuttable(Joined(), torch.rand(3, 4), "a")
+    assert cuttable(Joined(), torch.rand(3, 4), "b").after("b") == 1
+
+
+def test_a_block_of_several_children_may_be_named_as_it_is_shown() -> None:
+    layers = nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.Linear(4, 2)
+    model, example = nn.Sequential(*layers), torch.rand(3, 4)
+    assert cuttable(model, example).names == ("0+1", "2", "3")
+    assert cuttable(model, example, "0+1").after("0+1") == 1
+    with pytest.raises(ConfigError, match="no module of this name"):
+        cuttable(model, example, "0+2")
+
+
 class WithConstant(nn.Module):
     def __init__(self) -> None:
         super().__init__()

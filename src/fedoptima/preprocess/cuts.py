@@ -32,6 +32,8 @@ from fedoptima.preprocess.isolation import isolated
 from fedoptima.preprocess.standin import StandInSegments
 from fedoptima.preprocess.user_code import CannotTrace
 
+_JOINED = "+"  # between the names of modules in the name of a block; no module's has it
+
 
 class Segments(Protocol):
     """A model as a chain of smallest pieces; cuts are chosen among the joints between them."""
@@ -62,7 +64,12 @@ class Cuttable:
         return self.segments.part(self.starts[start], self.starts[stop])
 
     def after(self, module: str) -> int | None:
-        """How many blocks are on the device if it is cut after a module; None: it cannot be."""
+        """How many blocks are on the device if it is cut after a module; None: it cannot be.
+
+        Or after a block of several, as plans and errors name it.
+        """
+        if _JOINED in module:
+            return self.names.index(module) + 1 if module in self.names[:-1] else None
         segment = self.segments.after(module)
         inner = self.starts[1:-1]
         return inner.index(segment) + 1 if segment in inner else None
@@ -80,6 +87,10 @@ def cuttable(
     ``at``: the name of a module after which it must be possible to cut. ``quick``: leave out what
     takes seconds; the model is not to be cut, only described.
     """
+    if at is not None and _JOINED in at:
+        whole = cuttable(model, example, quick=quick)
+        if whole.after(at) is not None:
+            return whole
     if at is not None:
         _check_name(model, at)
     found: Cuttable | None = None
@@ -102,10 +113,11 @@ def cuttable(
         raise cast(ConfigError, refused)
     if at is None:
         return found
+    numbered = ", ".join(f"{number} ({name})" for number, name in enumerate(found.names, start=1))
     raise ConfigError(
         f"split.at = {at!r}: the model cannot be cut after this module: a tensor without the "
-        "samples first, the data themselves or weights that both sides use would cross; its "
-        f"blocks are {', '.join(found.names)}"
+        "samples first, the data themselves or weights that both sides use would cross; cut it "
+        f"after one of its blocks, by number: {numbered}"
     )
 
 
@@ -147,7 +159,7 @@ class ChildSegments:
         return len(self._children)
 
     def name(self, start: int, stop: int) -> str:
-        return "+".join(name for name, _ in self._children[start:stop])
+        return _JOINED.join(name for name, _ in self._children[start:stop])
 
     def part(self, start: int, stop: int) -> nn.Module:
         part = nn.Sequential(OrderedDict(self._children[start:stop]))
