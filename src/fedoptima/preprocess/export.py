@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import call, map_tensors, tensors_of
+from fedoptima.preprocess.quiet_torch import quiet_torch
 from fedoptima.preprocess.user_code import WAY_OUT, CannotTrace, line_of, reason_of
 
 ROOT = "model."  # of the tensors' names: the model is a part of what is exported
@@ -82,7 +83,7 @@ def _export_both(model: nn.Module, example: object) -> Both:
     copy = deepcopy(model)
     example = map_tensors(example, _enough_rows)
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        with warnings.catch_warnings(), quiet_torch(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             try:
                 training, evaluation = (_export(copy, mode, example, False) for mode in MODES)
