@@ -89,6 +89,7 @@ def test_a_dataset_is_given_back_as_it_is():
         ((torch.tensor(1.0), Y), "inputs are a single number"),
         ((X[:, :3], Y), r"training samples have shape \(3,\), test samples \(4,\)"),
         (("text", Y), "inputs is str; turn it into a tensor"),
+        ((X, np.array(["cat", "dog"] * (len(Y) // 2))), "labels are texts; give numbers: names of"),
         (7, "cannot use int as data"),
         (Items([]), "is empty"),
         (Items([(X[0], 0), (X[0, :2], 1)]), r"item 1 is \(2,\) .* before it are \(4,\)"),

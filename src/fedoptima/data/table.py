@@ -139,7 +139,10 @@ def _read(path: Path, delimiter: str) -> Table:
 def _check_columns(table: Table, names: Sequence[str], path: Path) -> None:
     for name in names:
         if name not in table:
-            raise ConfigError(f"{path}: has no column {name!r}; it has {in_words(list(table))}")
+            alone = "; is data.delimiter another?" if len(table) == 1 else ""
+            raise ConfigError(
+                f"{path}: has no column {name!r}; it has {in_words(list(table))}{alone}"
+            )
 
 
 def _features(table: Table, options: CsvOptions, column: str | None, path: Path) -> tuple[str, ...]:

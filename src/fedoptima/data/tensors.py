@@ -92,6 +92,11 @@ def as_tensor(value: object, where: str) -> Tensor:
         raise ConfigError(
             f"{where} is {type(value).__name__}; turn it into a tensor or a numpy array first"
         )
+    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+        raise ConfigError(
+            f"{where} are texts; give numbers: names of classes become 0, 1, ... with "
+            "np.unique(names, return_inverse=True)[1]"
+        )
     try:
         # A copy: a later write to the user's array must not change the data of a run.
         return torch.from_numpy(np.array(value))

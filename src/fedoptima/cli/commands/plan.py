@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,7 +85,10 @@ def _show_form(
     console.print()
     console.print(Padding(table, _INDENT, expand=False))
     again = experiment.method.resolved["reuse"]
-    reused = f"reuses activations: {again}" if again else "reuses none"
+    reused = "reuses none"
+    if isinstance(again, Mapping):
+        how = ", ".join(f"{key} = {value}" for key, value in again.items() if value is not None)
+        reused = f"reuses activations: {how}"
     console.print(
         f"\n  Fresh samples through the whole network; {len(prediction.rejected)} other forms were "
         f"tried by dry runs.\n  The server {reused}."
