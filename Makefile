@@ -43,8 +43,8 @@ test: lint ## Check style and types, run every test, check how much of the code 
 	$(BIN)/coverage report --fail-under=$(COVERAGE) --skip-covered --sort=miss
 
 slow: $(READY) ## Run the tests that take minutes, and the laws over many more random runs
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/sim tests/core tests/analysis tests/runtime \
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow -o faulthandler_timeout=3600
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) -o faulthandler_timeout=3600 tests/sim tests/core tests/analysis tests/runtime \
 	  tests/data tests/preprocess tests/engine tests/trace --hypothesis-profile thorough
 
 fuzz: $(READY) ## Play 50,000 scripts of simulated faults with all methods, and check the laws
