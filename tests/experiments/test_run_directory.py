@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import fedoptima
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, RunFailed
 from fedoptima.experiments.run_directory import RunDirectory, make_folder
 from fedoptima.trace.run_folder import write_whole
-from tests.experiments.runs import data, network
+from tests.experiments.runs import data, network, run
+from tests.support.network import Server, tiny_recipe
 
 RUN = {"fleet": "uniform", "training": {"batch_size": 8}, "epochs": 0.5, "threads": 1}
 
@@ -173,9 +174,28 @@ class AskedAtOnce(RunDirectory):
 
 def test_only_a_wish_that_was_meant_for_another_process_is_forgotten(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
+    run.config.touch()
     write_whole(run.control, "pause")
     with run.taken():
         assert run.wish() is None
     with AskedAtOnce(tmp_path).taken():
         assert run.wish() == "stop"
         assert run.wish() is None
+
+
+def test_a_run_whose_folder_is_removed_ends_and_says_so(tmp_path: Path) -> None:
+    path, asked = tmp_path / "run", 0
+
+    def remove() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 40:
+            path.rename(tmp_path / "one")
+        return False
+
+    with pytest.raises(RunFailed, match="run: was removed while the run was going on"):
+        run(out=path, interrupted=remove, epochs=10_000)
+    with Server(tiny_recipe("fl", stop={"epochs": 10_000}), path) as server:
+        path.rename(tmp_path / "other")
+        with pytest.raises(RunFailed, match="run: was removed while the run was going on"):
+            server.result()

@@ -22,7 +22,7 @@ from fedoptima.analysis.accounts import summarise
 from fedoptima.analysis.summary import Summary
 from fedoptima.config.load import validate
 from fedoptima.config.schema import MethodConfig, Recipe
-from fedoptima.core.errors import ConfigError
+from fedoptima.core.errors import ConfigError, RunFailed
 from fedoptima.core.stopping import StopRule
 from fedoptima.experiments.metrics_file import write_metrics
 from fedoptima.experiments.result import Result
@@ -168,6 +168,9 @@ class RunDirectory(RunFiles):
         try:
             wanted = read_plain(self.control).strip()
         except FileNotFoundError:
+            if not (self.config.exists() or self.trace.exists()):
+                gone = "was removed while the run was going on, which ends it; start it again"
+                raise RunFailed(f"{self.path}: {gone}") from None
             return None
         self.control.unlink(missing_ok=True)
         return wanted
