@@ -19,6 +19,7 @@ from fedoptima.comparison.pool import Lost
 from fedoptima.comparison.process_pool import ProcessPool
 from fedoptima.experiments.given import Given
 from tests.comparison.recipes import tiny
+from tests.support.leftovers import OfAThread
 from tests.support.network import until
 
 
@@ -52,18 +53,6 @@ def test_nothing_of_a_run_is_left_when_the_next_one_begins(
     assert left == [0, 0]
 
 
-class _OfAThread:
-    """In a cycle, as a channel or a loop that a thread of the parent has left."""
-
-    def __init__(self, finalised: Path) -> None:
-        self.itself = self
-        self._finalised = finalised
-
-    def __del__(self) -> None:
-        with self._finalised.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-
-
 def test_a_forked_worker_does_not_finalise_what_the_parent_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +62,7 @@ def test_a_forked_worker_does_not_finalise_what_the_parent_has_left(
     order = Order(tiny(tmp_path), tmp_path / "run", dry=False, checkpoint_every=60.0)
     gc.disable()  # here it would be collected
     try:
-        _OfAThread(finalised)
+        OfAThread(finalised)
         with ProcessPool(1, Given(nn.Linear(2, 2))) as pool:
             assert pool.forks
             pool.start(0, order)

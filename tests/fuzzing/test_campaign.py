@@ -19,6 +19,7 @@ from fedoptima.methods.fl import fl
 from fedoptima.methods.registry import COMPARED, METHODS
 from fedoptima.named_code import ANY_CODE, NO_CODE
 from tests.fuzzing.mutants import planted
+from tests.support.leftovers import OfAThread
 
 OURS = {name: METHODS[name] for name in COMPARED}
 
@@ -58,19 +59,6 @@ def test_processes_come_to_the_same_figures_as_one() -> None:
     alone = campaign(0, 110, ["fl"], NO_CODE)
     together = campaign(0, 110, ["fl"], NO_CODE, jobs=2)
     assert alone.plain() == together.plain()
-
-
-class OfAThread:
-    """In a cycle, as a channel or an event loop that a thread has left. To finalise it where that
-    thread is not may take for ever."""
-
-    def __init__(self, finalised: Path) -> None:
-        self.itself = self
-        self._finalised = finalised
-
-    def __del__(self) -> None:
-        with self._finalised.open("a") as file:
-            file.write(f"{os.getpid()}\n")
 
 
 collect_once = cache(gc.collect)
