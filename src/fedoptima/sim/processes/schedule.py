@@ -29,8 +29,7 @@ from fedoptima.sim.processes.rooms import Rooms
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedTensors
 
 _AHEAD = 0.01  # seconds: a worker with less to do is always sent more
-_FAR_AHEAD = 0.08  # the same while there is much to do: fewer, longer letters
-_LOW = 0.5  # of that; with more left, a worker is not sent another letter
+_FAR_AHEAD = 0.04  # the same while there is much to do: fewer, longer letters
 _SHARE = 0.125  # of all that is to be done; at the end no worker is to be left with much
 _AT_LEAST = 2  # orders of devices that it has already, however long they take
 _PACE = 0.003  # seconds that work takes, as long as nothing is known about it
@@ -174,8 +173,6 @@ class Schedule:
         self._ahead = max(_AHEAD, min(_FAR_AHEAD, waiting * _SHARE))
         # The server's worker last: it begins a round only if all others have enough to do.
         for worker in reversed(range(len(self._left))):
-            if not self._needs_more(worker, _LOW):
-                continue
             orders = []
             while self._needs_more(worker):
                 begins = self._left[worker] < self._ahead
@@ -188,9 +185,8 @@ class Schedule:
             if orders:
                 self._crew.send(worker, [order for _, order in orders])
 
-    def _needs_more(self, worker: int, share: float = 1.0) -> bool:
-        ahead = max(_AHEAD, self._ahead * share)
-        return self._left[worker] < ahead or self._orders[worker] < _AT_LEAST
+    def _needs_more(self, worker: int) -> bool:
+        return self._left[worker] < self._ahead or self._orders[worker] < _AT_LEAST
 
     def _move_to(self, worker: int) -> None:
         """Have a device released for a worker that has nothing to do."""
@@ -262,6 +258,7 @@ class Schedule:
                 self._queues[item.node].under_way -= 1
             self._learn_pace(type(item.work), reply.seconds)
             self._finish(item, reply)
+
         if not self._under_way:
             self._left = [0.0] * len(self._left)  # what is added and taken away leaves a rest
 
@@ -272,7 +269,8 @@ class Schedule:
 
     def _finish(self, item: Item, reply: Done) -> None:
         work, value = item.work, item.value
-        item.work, item.value, item.needs = None, None, []
+        item.work = item.value = None
+        item.needs = []
         item.reply = reply
         queue = self._queues[item.node]
         if isinstance(work, Release):

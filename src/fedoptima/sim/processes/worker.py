@@ -49,7 +49,7 @@ from fedoptima.sim.processes.messages import (
 from fedoptima.sim.processes.shared_memory import Place, Region, SharedMemory, attach
 
 BuildDevice = Callable[[NodeId], DeviceEngine]
-REPORT_AFTER = 0.03  # seconds: what is done in less is reported together
+REPORT_AFTER = 0.015  # seconds: what is done in less is reported together
 
 
 def work(
