@@ -196,7 +196,7 @@ class CappedFlow:
 
     def _grant(self, now: float) -> Sequence[NodeId]:
         turned_on: list[NodeId] = []
-        while self._buffered + len(self._granted) < self.cap:
+        while self._has_room:
             if self._held:
                 self._release()
             if not self._line:

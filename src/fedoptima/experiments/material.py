@@ -1,14 +1,14 @@
 """What a run learns with: by it, a run that goes on finds out that it was given something else.
 
 Not a checksum of the bytes: on another machine columns that are standardised differ in their last
-bits. Two means of the numbers tell data apart, one of them by where each sample is.
+bits. Means of the numbers tell data apart, one of them by where each sample is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -82,13 +82,13 @@ def _model(model: nn.Module) -> dict[str, Any]:
 
 def _samples(samples: Samples) -> dict[str, Any]:
     """Of samples that are drawn when they are used, perhaps at random, the labels alone."""
-    inputs = tensors_of(samples.inputs) if isinstance(samples, Split) else []
-    named: Sequence[tuple[str, Tensor]] = [("labels", samples.labels)]
-    named = [*((f"input {number}", t) for number, t in enumerate(inputs, 1)), *named]
+    inputs = tensors_of(samples.inputs) if isinstance(samples, Split) else ()
+    named = {f"input {number}": tensor for number, tensor in enumerate(inputs, start=1)}
+    named["labels"] = samples.labels
     return {
         "samples": len(samples),
-        "forms": [_form(name, tensor) for name, tensor in named],
-        "means": [_means(tensor) for _, tensor in named],
+        "forms": [_form(name, tensor) for name, tensor in named.items()],
+        "means": [_means(tensor) for tensor in named.values()],
     }
 
 
