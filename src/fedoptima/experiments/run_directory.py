@@ -164,7 +164,7 @@ class RunDirectory(RunFiles):
         self.summary.unlink(missing_ok=True)
 
     def wish(self) -> str | None:
-        """What the operator wants of the run, "pause" or "stop"; asked for once."""
+        """The operator's, "pause" or "stop", said once. RunFailed: the folder is gone."""
         try:
             wanted = read_plain(self.control).strip()
         except FileNotFoundError:
