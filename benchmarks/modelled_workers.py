@@ -26,23 +26,23 @@ from fedoptima.core.plan import Plan
 from fedoptima.core.types import SERVER
 from fedoptima.experiments.assembly import build_simulation
 from fedoptima.experiments.setup import Experiment, prepare
-from fedoptima.sim.processes.crew import Crew
 from fedoptima.sim.processes.executor import Processes
 from fedoptima.sim.processes.messages import Done, Order, Release, Snapshot
 from fedoptima.sim.processes.shared_memory import Place
 from fedoptima.sim.processes.worker import REPORT_AFTER
+from fedoptima.sim.processes.worker_pool import WorkerPool
 
 # CPU seconds of VGG-5 with batches of 50, in worker processes of one thread (2026-11-16).
 SECONDS = {"Forward": 0.0245, "AuxiliaryStep": 0.0271, "ServerStep": 0.0102, "FullStep": 0.06}
 OTHERS = 0.001  # to load, export, merge, release, ...
-LETTER = 0.0001  # for the driving process to write or to read one
+MESSAGE = 0.0001  # for the driving process to write or to read one
 JOB = 0.0001  # for it to go on to the next job
 _BYTES = 2**21  # of a model; how many does not matter
 
 
 @dataclass
 class Worker:
-    letters: list[list[Order]] = field(default_factory=list)
+    messages: list[list[Order]] = field(default_factory=list)
     first: deque[Order] = field(default_factory=deque)
     orders: deque[Order] = field(default_factory=deque)
     order: Order | None = None  # that it works on
@@ -61,25 +61,25 @@ class Worker:
         return sorted(found, key=lambda gap: -gap[1])
 
 
-class ModelledCrew(Crew):
+class ModelledCrew(WorkerPool):
     def __init__(self, count: int, seconds: Mapping[str, float]) -> None:
         self.workers = [Worker() for _ in range(count)]
         self.now = 0.0  # of the driving process
-        self.letters = 0
+        self.messages = 0
         self._seconds = seconds
         self._reports: list[tuple[float, int, list[Done]]] = []
         self._memory = 0
 
     def send(self, worker: int, orders: list[Order]) -> None:
-        self.now += LETTER
-        self.letters += 1
+        self.now += MESSAGE
+        self.messages += 1
         self._pass_time()
-        self.workers[worker].letters.append(orders)
+        self.workers[worker].messages.append(orders)
         if self.workers[worker].order is None:
             self._begin(self.workers[worker], self.now)
 
     def receive(self, take: Callable[[int, list[Done]], None], *, wait: bool) -> None:
-        self.now += LETTER if wait else JOB
+        self.now += MESSAGE if wait else JOB
         self._pass_time()
         while wait and not self._reports:
             self.now = min(w.until for w in self.workers if w.order is not None)
@@ -96,12 +96,12 @@ class ModelledCrew(Crew):
             self._finish(min(busy, key=lambda worker: worker.until))
 
     def _begin(self, worker: Worker, at: float) -> None:
-        """As a real one: it reads its letters first, and the server's jobs are urgent."""
-        for letter in worker.letters:
-            for order in letter:
+        """As a real one: it reads its messages first, and the server's jobs are urgent."""
+        for message in worker.messages:
+            for order in message:
                 urgent = order.node == SERVER or isinstance(order.work, Release)
                 (worker.first if urgent else worker.orders).append(order)
-        worker.letters = []
+        worker.messages = []
         queue = worker.first or worker.orders
         worker.order = queue.popleft() if queue else None
         if worker.order is not None:
@@ -125,7 +125,7 @@ class ModelledCrew(Crew):
         place = self._place() if made or isinstance(work, LoadModel | Snapshot) else None
         parts = isinstance(work, Release) or (isinstance(work, ExportModel) and not work.keep)
         if not parts:
-            return Done(order.number, order.room or place, seconds=seconds)
+            return Done(order.number, order.buffer or place, seconds=seconds)
         return Done(order.number, place, book={}, aside=self._place(), seconds=seconds)
 
     def _place(self) -> Place:
@@ -141,10 +141,10 @@ class Modelled(Processes):
             raise AssertionError("a modelled worker has no engines")
 
         super().__init__(experiment.workload, experiment.batches, build, workers)  # type: ignore[arg-type]
-        self.crew = ModelledCrew(workers, seconds)
+        self.pool = ModelledCrew(workers, seconds)
 
-    def _engage(self, plan: Plan) -> Crew:
-        return self.crew
+    def _engage(self, plan: Plan) -> WorkerPool:
+        return self.pool
 
     def evaluate(self) -> Metrics:
         self._snapshot()
@@ -156,33 +156,33 @@ class Modelled(Processes):
 
 
 def model(experiment: Experiment, seconds: Mapping[str, float] = SECONDS) -> ModelledCrew:
-    """The crew after a run with two workers."""
+    """The pool after a run with two workers."""
     executor = Modelled(experiment, 2, seconds)
     build_simulation(experiment, executor, lambda: executor.plan, []).run()
     executor.settle()
-    return executor.crew
+    return executor.pool
 
 
-def bound(crew: ModelledCrew) -> float:
+def bound(pool: ModelledCrew) -> float:
     """The larger of half of all work and of the server's steps one after another."""
-    times = [time for worker in crew.workers for time in worker.times]
+    times = [time for worker in pool.workers for time in worker.times]
     chain = sum(end - begin for begin, end, what in times if what == "ServerStep")
-    return max(sum(end - begin for begin, end, _ in times) / len(crew.workers), chain)
+    return max(sum(end - begin for begin, end, _ in times) / len(pool.workers), chain)
 
 
 def measure(seconds: Mapping[str, float] = SECONDS) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "images.pt")
         store_images(WORKLOAD, data)
-        crew = model(prepare(recipe(WORKLOAD, data)), seconds)
+        pool = model(prepare(recipe(WORKLOAD, data)), seconds)
     return {
         "what": f"{WORKLOAD}: 2 modelled workers against half of their work, or the server's chain",
-        "ratio": crew.now / bound(crew),
+        "ratio": pool.now / bound(pool),
         "at most": 1.1,
-        "modelled seconds": crew.now,
-        "seconds of work": [worker.busy for worker in crew.workers],
-        "letters": crew.letters,
-        "longest gaps (at, seconds)": [worker.gaps()[:5] for worker in crew.workers],
+        "modelled seconds": pool.now,
+        "seconds of work": [worker.busy for worker in pool.workers],
+        "messages": pool.messages,
+        "longest gaps (at, seconds)": [worker.gaps()[:5] for worker in pool.workers],
         "seconds of a job": dict(seconds),
     }
 

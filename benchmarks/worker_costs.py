@@ -1,7 +1,7 @@
 """Where the processor time of simulated FL goes: by process and kind of work.
 
 The first round of a device apart from later ones: there the system has to provide its memory. What
-a worker does between two jobs is reading its letters and writing reports. Processor time, so other
+a worker does between two jobs is reading its messages and writing reports. Processor time, so other
 work on the machine counts little; the bare loop's own is told by `fl_against_loop`.
 
 python -m benchmarks.worker_costs [fl_128x2]

@@ -10,7 +10,7 @@ from fedoptima.experiments.server_setup import ServerSetup, instructions
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.clock import RunClock
 from fedoptima.runtime.gateway.hub import Gateways
-from fedoptima.runtime.gateway.told import Start
+from fedoptima.runtime.gateway.messages import Start
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS
 from fedoptima.runtime.server.descriptors import most_connections, shortage

@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 from fedoptima.runtime.gateway.link import Link
-from fedoptima.runtime.gateway.told import Said
+from fedoptima.runtime.gateway.messages import Said
 
 
 def told(number: int) -> Said:

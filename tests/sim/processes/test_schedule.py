@@ -36,10 +36,10 @@ def run(method: str, **seconds: float) -> ModelledCrew:
 
 @pytest.mark.parametrize("server", LOADS)
 def test_two_workers_hardly_wait_for_each_other_in_fedoptima(server: str) -> None:
-    crew = run("fedoptima", ServerStep=LOADS[server])
-    assert crew.now <= 1.1 * bound(crew)
+    pool = run("fedoptima", ServerStep=LOADS[server])
+    assert pool.now <= 1.1 * bound(pool)
 
 
 def test_two_workers_hardly_wait_for_each_other_in_fl() -> None:
-    crew = run("fl")
-    assert crew.now <= 1.1 * bound(crew)
+    pool = run("fl")
+    assert pool.now <= 1.1 * bound(pool)

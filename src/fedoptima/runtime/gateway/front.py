@@ -27,7 +27,7 @@ from fedoptima.engine.server_admission import Expected
 from fedoptima.runtime.address import Address
 from fedoptima.runtime.gateway.arena import Arena, Block, Stored
 from fedoptima.runtime.gateway.link import Link, put_together, taken_apart
-from fedoptima.runtime.gateway.told import (
+from fedoptima.runtime.gateway.messages import (
     Acknowledge,
     Answer,
     Answers,

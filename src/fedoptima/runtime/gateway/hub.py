@@ -24,8 +24,7 @@ from fedoptima.engine.server_admission import Expected
 from fedoptima.runtime.address import Address, bind_error
 from fedoptima.runtime.gateway.arena import Arena, Block, Stored, create
 from fedoptima.runtime.gateway.link import Link, put_together, taken_apart
-from fedoptima.runtime.gateway.remote_session import RemoteSession
-from fedoptima.runtime.gateway.told import (
+from fedoptima.runtime.gateway.messages import (
     Acknowledge,
     Answer,
     Answers,
@@ -46,6 +45,7 @@ from fedoptima.runtime.gateway.told import (
     Start,
     Wrong,
 )
+from fedoptima.runtime.gateway.remote_session import RemoteSession
 from fedoptima.runtime.server.reception import NodeReception, Refused, Visitor
 from fedoptima.runtime.server.server_node import ServerNode
 from fedoptima.runtime.server.session import Refusal

@@ -18,8 +18,8 @@ from torch import Tensor
 from fedoptima.core.messages import ActivationBatch, Message
 from fedoptima.core.types import Payload
 from fedoptima.runtime.gateway.arena import Arena, Placed, Stored
-from fedoptima.runtime.gateway.shorthand import in_full, shortened
-from fedoptima.runtime.gateway.told import Carrier
+from fedoptima.runtime.gateway.compact_messages import compacted, expanded
+from fedoptima.runtime.gateway.messages import Carrier
 
 _LENGTH: Final = 8
 _AT_ONCE: Final = 256 << 10  # bytes
@@ -38,7 +38,7 @@ class Link:
 
     def tell(self, what: object) -> None:
         """Never waits. What is told to a process that has ended is lost."""
-        data = pickle.dumps(shortened(what), protocol=pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(compacted(what), protocol=pickle.HIGHEST_PROTOCOL)
         if not self._told:
             self._loop.call_soon(self._write)
         self._told += len(data).to_bytes(_LENGTH, "little"), data
@@ -56,7 +56,7 @@ class Link:
                 came += data
                 begin = 0
                 while (end := _end_of(came, begin)) <= len(came):
-                    yield in_full(pickle.loads(came[begin + _LENGTH : end]))
+                    yield expanded(pickle.loads(came[begin + _LENGTH : end]))
                     begin = end
                 del came[:begin]
         except ConnectionError:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fedoptima.core.messages import Message
 from fedoptima.runtime.clock import OffsetClock
-from fedoptima.runtime.gateway.told import Key
+from fedoptima.runtime.gateway.messages import Key
 from fedoptima.runtime.server.reception import Visitor
 from fedoptima.runtime.server.session import Refusal
 

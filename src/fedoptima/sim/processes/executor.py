@@ -31,7 +31,6 @@ from fedoptima.engine.payloads import Tensors, copy_of
 from fedoptima.engine.workload import Workload
 from fedoptima.sim.dry import Dry, DryDeviceEngine, DryServerEngine
 from fedoptima.sim.executor import Inspection, LateFailure
-from fedoptima.sim.processes.crew import Crew
 from fedoptima.sim.processes.inputs import inputs_of, with_inputs
 from fedoptima.sim.processes.messages import (
     Aside,
@@ -49,6 +48,7 @@ from fedoptima.sim.processes.queues import Item, Queue
 from fedoptima.sim.processes.schedule import Schedule
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedMemory, SharedTensors
 from fedoptima.sim.processes.worker import BuildDevice
+from fedoptima.sim.processes.worker_pool import WorkerPool
 
 _SHARES = 4  # of an evaluation, for each worker
 
@@ -72,7 +72,7 @@ class Processes:
         self._values: WeakValueDictionary[int, SharedTensors] = WeakValueDictionary()
         self._given: dict[PayloadId, SharedTensors] = {}  # from a checkpoint
         self._restored: Restore | None = None
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
         self._schedule: Schedule | None = None
         # The last job of the server that may have found a device's batches to be bad.
         self._seen: dict[NodeId, Item] = {}
@@ -149,9 +149,9 @@ class Processes:
         if self._schedule is None:
             if self.plan is None:
                 raise InvariantBroken("there is work before there is a plan")
-            self._crew = self._engage(self.plan)
+            self._pool = self._engage(self.plan)
             self._schedule = Schedule(
-                self._crew, self._workers, self._queues, self._new_value, self._free
+                self._pool, self._workers, self._queues, self._new_value, self._free
             )
             if self._restored is not None:
                 faults = self._schedule.ask(SERVER, self._restored).faults
@@ -161,13 +161,13 @@ class Processes:
                     known.reply = Done(0, fault=fault)
         return self._schedule
 
-    def _engage(self, plan: Plan) -> Crew:
-        return Crew(self._workers, self._memory, self._workload, plan, self._build)
+    def _engage(self, plan: Plan) -> WorkerPool:
+        return WorkerPool(self._workers, self._memory, self._workload, plan, self._build)
 
     def close(self) -> None:
-        if self._crew is not None:
-            self._crew.end()
-            self._crew = self._schedule = None
+        if self._pool is not None:
+            self._pool.end()
+            self._pool = self._schedule = None
 
     # ---- values ------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class Order(NamedTuple):
     declared: Declared | None = None
     begins: bool = False  # this worker does not have the device's state yet
     aside: Aside | None = None  # the state, if it has one
-    room: Place | None = None  # for the result
+    buffer: Place | None = None  # for the result
 
 
 class Done(NamedTuple):

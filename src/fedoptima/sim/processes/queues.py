@@ -14,7 +14,7 @@ class Item:
 
     __slots__ = (
         *("cost", "declared", "missing", "needs", "node", "number", "queued"),
-        *("reply", "room", "seconds", "sent", "value", "void", "work"),
+        *("reply", "buffer", "seconds", "sent", "value", "void", "work"),
     )
 
     def __init__(
@@ -37,7 +37,7 @@ class Item:
         self.sent = False  # to a worker
         self.seconds = 0.0  # that it is expected to take
         self.cost = 0  # bytes that it uses and makes
-        self.room: Place | None = None  # memory that was lent for the result
+        self.buffer: Place | None = None  # memory that was lent for the result
         self.reply: Done | None = None
 
     @property
@@ -63,8 +63,8 @@ class Queue:
         self.under_way = 0  # jobs that the worker has been sent
         self.passes = 0  # forward passes whose backward pass is to come; they cannot be moved
         self.aside: Aside | None = None  # a device's state between two rounds
-        self.room: Place | None = None  # memory that was lent for its weights in this round
-        self.last_room: Place | None = None
+        self.buffer: Place | None = None  # memory that was lent for its weights in this round
+        self.last_buffer: Place | None = None
         self.received: object = None  # the model that this round began with: still in use
         self.error: Exception | None = None  # a device with one can do nothing any more
 

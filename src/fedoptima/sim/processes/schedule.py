@@ -22,14 +22,14 @@ from fedoptima.core.jobs import (
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.engine.payloads import Tensors
 from fedoptima.sim.processes.choice import Devices
-from fedoptima.sim.processes.crew import Crew
 from fedoptima.sim.processes.messages import Aside, Declared, Done, Order, Release, Reset, Work
 from fedoptima.sim.processes.queues import Item, Queue
-from fedoptima.sim.processes.rooms import Rooms
+from fedoptima.sim.processes.result_buffers import ResultBuffers
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedTensors
+from fedoptima.sim.processes.worker_pool import WorkerPool
 
 _AHEAD = 0.01  # seconds: a worker with less to do is always sent more
-_FAR_AHEAD = 0.04  # the same while there is much to do: fewer, longer letters
+_FAR_AHEAD = 0.04  # the same while there is much to do: fewer, longer messages
 _SHARE = 0.125  # of all that is to be done; at the end no worker is to be left with much
 _AT_LEAST = 2  # orders of devices that it has already, however long they take
 _PACE = 0.003  # seconds that work takes, as long as nothing is known about it
@@ -42,16 +42,16 @@ _FIRST = 0  # the worker that has the server
 class Schedule:
     def __init__(
         self,
-        crew: Crew,
+        pool: WorkerPool,
         workers: int,
         queues: Mapping[NodeId, Queue],
         new_value: Callable[[], SharedTensors],
         free: FreeMemory,
     ) -> None:
-        self._crew = crew
+        self._pool = pool
         self._queues = queues
         self._new_value = new_value
-        self._rooms = Rooms(free)
+        self._buffers = ResultBuffers(free)
         self._server = queues[SERVER]
         self._server.worker, self._server.loaded = _FIRST, True
         self._left = [0.0] * workers  # seconds of work that is not done
@@ -94,7 +94,7 @@ class Schedule:
         if len(queue.items) == 1:
             self._devices.look_at(queue)
         if min(self._left) < _AHEAD or min(self._orders) < _AT_LEAST:
-            self._crew.receive(self._take, wait=False)
+            self._pool.receive(self._take, wait=False)
             self._dispatch(waits=False)
         return item
 
@@ -152,7 +152,7 @@ class Schedule:
     def _progress(self) -> None:
         """Wait for a worker, and send what can be done then."""
         if self._under_way:
-            self._crew.receive(self._take, wait=True)
+            self._pool.receive(self._take, wait=True)
         self._dispatch(waits=True)
 
     def _dispatch(self, *, waits: bool) -> None:
@@ -164,8 +164,8 @@ class Schedule:
                 self._finish(item, Done(item.number))
             else:
                 assert item.work is not None
-                room = self._rooms.lend(self._server, item)
-                order = Order(item.number, SERVER, item.work, item.declared, room=room)
+                buffer = self._buffers.lend(self._server, item)
+                order = Order(item.number, SERVER, item.work, item.declared, buffer=buffer)
                 orders.append((item, order))
         if orders:
             self._send(_FIRST, orders)
@@ -183,7 +183,7 @@ class Schedule:
                     break
                 orders += self._take_jobs(worker, queue, last)
             if orders:
-                self._crew.send(worker, [order for _, order in orders])
+                self._pool.send(worker, [order for _, order in orders])
 
     def _needs_more(self, worker: int) -> bool:
         return self._left[worker] < self._ahead or self._orders[worker] < _AT_LEAST
@@ -221,7 +221,7 @@ class Schedule:
             begins = not queue.loaded
             order = Order(
                 *(item.number, queue.node, work, item.declared),
-                *(begins, queue.aside if begins else None, self._rooms.lend(queue, item)),
+                *(begins, queue.aside if begins else None, self._buffers.lend(queue, item)),
             )
             queue.worker, queue.loaded = worker, True
             queue.closing = _ends_round(work)
@@ -237,7 +237,7 @@ class Schedule:
     def _send(self, worker: int, orders: list[tuple[Item, Order]]) -> None:
         for item, _ in orders:
             self._sent(worker, item)
-        self._crew.send(worker, [order for _, order in orders])
+        self._pool.send(worker, [order for _, order in orders])
 
     def _sent(self, worker: int, item: Item) -> None:
         self._under_way[item.number] = item
@@ -284,10 +284,10 @@ class Schedule:
             if item.node == SERVER:
                 self.error = reply.error
         if value is not None:
-            self._rooms.used(queue, item, work, reply.result)
+            self._buffers.used(queue, item, work, reply.result)
             self._provide(value, reply.result)
         elif isinstance(work, LoadModel) and reply.result is not None:
-            self._rooms.loaded(queue, work, reply.result)
+            self._buffers.loaded(queue, work, reply.result)
         if work is not None and _ends_round(work):
             self._round_over(queue, work, reply)
 
@@ -306,7 +306,7 @@ class Schedule:
     def _released(self, queue: Queue, number: int, reply: Done) -> None:
         assert reply.book is not None
         queue.aside = Aside(reply.book, self._tensors_aside(queue, reply.aside))
-        self._rooms.give_back(queue)
+        self._buffers.give_back(queue)
         self._devices.part(queue)
         queue.worker = self._moves.pop(number)
         self._devices.look_at(queue)
@@ -317,7 +317,7 @@ class Schedule:
             self._devices.part(queue)
             queue.received = None
             if isinstance(work, Reset):
-                self._rooms.give_back(queue)
+                self._buffers.give_back(queue)
                 queue.aside = queue.error = None
             elif reply.book is not None:
                 queue.aside = Aside(reply.book, self._tensors_aside(queue, reply.aside))

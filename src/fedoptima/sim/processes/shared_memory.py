@@ -98,21 +98,21 @@ class Region:
         self._memory = memory
         self._next, self._end = start, end
 
-    def store(self, tensors: Mapping[str, Tensor], *rooms: Place | None) -> Place:
-        """A copy of the tensors. ``rooms``: memory to use, the first that they fit exactly; if they
-        are there already, they stay as they are."""
-        place, stored = self.reserve(layout_of(tensors), *rooms)
+    def store(self, tensors: Mapping[str, Tensor], *buffers: Place | None) -> Place:
+        """A copy of the tensors, in the first of ``buffers`` that they fit exactly; what is
+        there already stays as it is."""
+        place, stored = self.reserve(layout_of(tensors), *buffers)
         if stored is not tensors:
             stored.fill(tensors)
         return place
 
-    def reserve(self, layout: Layout, *rooms: Place | None) -> tuple[Place, FlatTensors]:
-        """Memory for tensors, to be filled; the first of ``rooms`` that they fit exactly."""
+    def reserve(self, layout: Layout, *buffers: Place | None) -> tuple[Place, FlatTensors]:
+        """Memory for tensors, to be filled; the first of ``buffers`` that they fit exactly."""
         nbytes = layout.nbytes + aligned(_LENGTH + len(self._memory.description_of(layout)))
-        room = next((r for r in rooms if r is not None and r.nbytes == nbytes), None)
-        if room is None:
-            room = Place(self._take(nbytes), nbytes)
-        return room, self._memory.new_tensors(room, layout)
+        buffer = next((r for r in buffers if r is not None and r.nbytes == nbytes), None)
+        if buffer is None:
+            buffer = Place(self._take(nbytes), nbytes)
+        return buffer, self._memory.new_tensors(buffer, layout)
 
     def _take(self, nbytes: int) -> int:
         offset, self._next = self._next, self._next + nbytes
@@ -143,7 +143,7 @@ class FreeMemory:
         """None: not known yet."""
         return self._sizes.get(kind)
 
-    def room_for(self, kind: object, before: Place | None = None) -> Place | None:
+    def buffer_for(self, kind: object, before: Place | None = None) -> Place | None:
         """``before``: preferred, since the pages of memory are known to who has used it."""
         nbytes = self._sizes.get(kind)
         free = None if nbytes is None else self._offsets.get(nbytes)

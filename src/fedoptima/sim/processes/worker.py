@@ -103,7 +103,7 @@ class _Worker:
         self._engines: dict[NodeId, DeviceEngine] = {}
         self._learners = SharedLearners()
         self._aside: dict[NodeId, Tensors] = {}  # where the state of devices in a round came from
-        self._rooms: dict[NodeId, Place | None] = {}  # where their weights are
+        self._buffers: dict[NodeId, Place | None] = {}  # where their weights are
         self._evaluator = Evaluator(workload, plan)
         self._broken: dict[NodeId, Exception] = {}  # devices that cannot go on, and why
         self._first: deque[Order] = deque()  # the server's jobs, and evaluations
@@ -159,7 +159,7 @@ class _Worker:
         number, server = order.number, self._server
         match order.work:
             case Snapshot():
-                return Done(number, self._region.store(server.weights(), order.room))
+                return Done(number, self._region.store(server.weights(), order.buffer))
             case EvaluateBatches():
                 return Done(number, sums=tuple(self._evaluate(order.work)))
             case Forget(device):
@@ -205,9 +205,9 @@ class _Worker:
                 self._forget(order.node, engine)
                 return Done(order.number)
             case LoadModel():
-                self._rooms.setdefault(order.node, order.room)
+                self._buffers.setdefault(order.node, order.buffer)
                 self._result(order, order.work, engine)
-                return Done(order.number, self._rooms[order.node])
+                return Done(order.number, self._buffers[order.node])
             case Save():
                 book, tensors = engine.save()
                 return Done(order.number, self._region.store(tensors), book=book)
@@ -225,10 +225,10 @@ class _Worker:
         _compare(order.declared, outcome.result, outcome.samples, outcome.text)
         fault = engine.inspect(outcome.result)
         if order.work.keep:  # its weights stay where they are
-            place = self._region.store(unpack(outcome.result), order.room)
+            place = self._region.store(unpack(outcome.result), order.buffer)
             return Done(order.number, place, fault=fault)
-        own = self._rooms.pop(order.node, None)
-        place = self._region.store(unpack(outcome.result), own, order.room)
+        own = self._buffers.pop(order.node, None)
+        place = self._region.store(unpack(outcome.result), own, order.buffer)
         del outcome
         book, aside = self._set_aside(order.node, engine)
         self._freed.give_back()
@@ -241,7 +241,7 @@ class _Worker:
             engine = self._engines[order.node] = self._build(order.node)
             engine.share(self._learners, partial(self._memory_for, order.node))
         if order.begins:
-            self._rooms.pop(order.node, None)
+            self._buffers.pop(order.node, None)
             if order.aside is None:
                 engine.reset()
             else:
@@ -251,13 +251,13 @@ class _Worker:
 
     def _memory_for(self, node: NodeId, layout: Layout) -> FlatTensors:
         """Shared memory for a device's weights: what it exports is there without a copy."""
-        self._rooms[node], tensors = self._region.reserve(layout, self._rooms[node])
+        self._buffers[node], tensors = self._region.reserve(layout, self._buffers[node])
         return tensors
 
     def _forget(self, node: NodeId, engine: DeviceEngine) -> None:
         engine.reset()
         self._aside.pop(node, None)
-        self._rooms.pop(node, None)
+        self._buffers.pop(node, None)
 
     def _set_aside(
         self, node: NodeId, engine: DeviceEngine
@@ -286,7 +286,7 @@ class _Worker:
         _compare(declared, outcome.result, outcome.samples, outcome.text)
         if outcome.result.value is None:
             return None, outcome.text
-        return self._region.store(unpack(outcome.result), order.room), outcome.text
+        return self._region.store(unpack(outcome.result), order.buffer), outcome.text
 
 
 def _compare(declared: Declared, result: Payload, samples: int, text: str) -> None:

@@ -9,7 +9,7 @@ from fedoptima.core.jobs import ExportModel, LoadModel
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.sim.processes.messages import Declared, Work
 from fedoptima.sim.processes.queues import Item, Queue
-from fedoptima.sim.processes.rooms import Rooms
+from fedoptima.sim.processes.result_buffers import ResultBuffers
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedMemory, SharedTensors
 
 SIZE = 100  # of a model
@@ -24,7 +24,7 @@ class Desk:
             self.free.learn((kind, SIZE), HERE.nbytes)
         for place in free:
             self.free.add(*place)
-        self.rooms = Rooms(self.free)
+        self.buffers = ResultBuffers(self.free)
         self.queue = Queue(NodeId("d"))
 
     def item(self, work: Work) -> Item:
@@ -35,7 +35,7 @@ class Desk:
 
     def left(self) -> set[Place]:
         found = set()
-        while (place := self.free.room_for((ExportModel, SIZE))) is not None:
+        while (place := self.free.buffer_for((ExportModel, SIZE))) is not None:
             assert place not in found
             found.add(place)
         return found
@@ -43,78 +43,78 @@ class Desk:
 
 def test_an_update_stays_where_the_weights_were_and_its_place_is_preferred_the_next_time() -> None:
     desk = Desk(HERE, THERE)
-    place = desk.rooms.lend(desk.queue, desk.item(LOAD))
+    place = desk.buffers.lend(desk.queue, desk.item(LOAD))
     assert place is not None
     export = desk.item(ExportModel())
-    assert desk.rooms.lend(desk.queue, export) == place  # sent before the reply to the other
-    desk.rooms.loaded(desk.queue, LOAD, place)
-    desk.rooms.used(desk.queue, export, ExportModel(), place)
-    assert desk.queue.room is None
+    assert desk.buffers.lend(desk.queue, export) == place  # sent before the reply to the other
+    desk.buffers.loaded(desk.queue, LOAD, place)
+    desk.buffers.used(desk.queue, export, ExportModel(), place)
+    assert desk.queue.buffer is None
     desk.free.add(*place)  # it was merged
-    assert desk.rooms.lend(desk.queue, desk.item(LOAD)) == place
+    assert desk.buffers.lend(desk.queue, desk.item(LOAD)) == place
 
 
 def test_the_place_that_a_worker_had_to_find_itself_is_the_updates_too() -> None:
     desk = Desk()
-    assert desk.rooms.lend(desk.queue, desk.item(LOAD)) is None
+    assert desk.buffers.lend(desk.queue, desk.item(LOAD)) is None
     export = desk.item(ExportModel())
-    assert desk.rooms.lend(desk.queue, export) is None
-    desk.rooms.loaded(desk.queue, LOAD, THERE)
-    desk.rooms.used(desk.queue, export, ExportModel(), THERE)
-    assert desk.queue.room is None
+    assert desk.buffers.lend(desk.queue, export) is None
+    desk.buffers.loaded(desk.queue, LOAD, THERE)
+    desk.buffers.used(desk.queue, export, ExportModel(), THERE)
+    assert desk.queue.buffer is None
     assert not desk.left()
 
 
 @pytest.mark.parametrize("used", [HERE, THERE])
 def test_what_was_lent_and_not_used_is_free_again(used: Place) -> None:
     desk = Desk(HERE)
-    desk.rooms.lend(desk.queue, desk.item(LOAD))
-    desk.rooms.loaded(desk.queue, LOAD, used)
+    desk.buffers.lend(desk.queue, desk.item(LOAD))
+    desk.buffers.loaded(desk.queue, LOAD, used)
     export = desk.item(ExportModel())
-    assert desk.rooms.lend(desk.queue, export) == used
-    desk.rooms.used(desk.queue, export, ExportModel(), used)
+    assert desk.buffers.lend(desk.queue, export) == used
+    desk.buffers.used(desk.queue, export, ExportModel(), used)
     assert desk.left() == {HERE} - {used}
 
 
 def test_memory_of_a_device_that_fails_is_free_once_it_is_reset() -> None:
     desk = Desk(HERE)
-    desk.rooms.lend(desk.queue, desk.item(LOAD))
-    desk.rooms.loaded(desk.queue, LOAD, HERE)
+    desk.buffers.lend(desk.queue, desk.item(LOAD))
+    desk.buffers.loaded(desk.queue, LOAD, HERE)
     export = desk.item(ExportModel())
-    desk.rooms.lend(desk.queue, export)
-    desk.rooms.used(desk.queue, export, ExportModel(), None)
-    assert desk.queue.room == HERE
-    desk.rooms.give_back(desk.queue)
-    desk.rooms.give_back(desk.queue)
+    desk.buffers.lend(desk.queue, export)
+    desk.buffers.used(desk.queue, export, ExportModel(), None)
+    assert desk.queue.buffer == HERE
+    desk.buffers.give_back(desk.queue)
+    desk.buffers.give_back(desk.queue)
     assert desk.left() == {HERE}
 
 
 def test_a_device_that_was_moved_is_lent_memory_for_its_update() -> None:
     desk = Desk(HERE)
-    desk.rooms.lend(desk.queue, desk.item(LOAD))
-    desk.rooms.loaded(desk.queue, LOAD, HERE)
-    desk.rooms.give_back(desk.queue)  # it was released
+    desk.buffers.lend(desk.queue, desk.item(LOAD))
+    desk.buffers.loaded(desk.queue, LOAD, HERE)
+    desk.buffers.give_back(desk.queue)  # it was released
     export = desk.item(ExportModel())
-    assert desk.rooms.lend(desk.queue, export) == HERE
-    desk.rooms.used(desk.queue, export, ExportModel(), HERE)
+    assert desk.buffers.lend(desk.queue, export) == HERE
+    desk.buffers.used(desk.queue, export, ExportModel(), HERE)
     assert not desk.left()
 
 
 @pytest.mark.parametrize("coded", [100, 25], ids=["as it is", "coded"])
 def test_every_round_of_a_device_takes_the_same_memory(coded: int) -> None:
     free = FreeMemory()
-    rooms, queue, region = Rooms(free), Queue(NodeId("d")), SharedMemory(1).region(0)
+    buffers, queue, region = ResultBuffers(free), Queue(NodeId("d")), SharedMemory(1).region(0)
     places = list[set[Place]]()
     for _ in range(4):
         load = Item(1, queue.node, LOAD, Declared(PayloadId("x"), 0, 0, ""))
         weights = {"w": torch.zeros(SIZE, dtype=torch.uint8)}
-        own = region.store(weights, rooms.lend(queue, load))
-        rooms.loaded(queue, LOAD, own)
+        own = region.store(weights, buffers.lend(queue, load))
+        buffers.loaded(queue, LOAD, own)
         work, value = ExportModel(), SharedTensors(lambda place: None)
         export = Item(2, queue.node, work, Declared(PayloadId("y"), coded, 0, ""), value)
         update = {"w": torch.zeros(coded, dtype=torch.uint8)}
-        place = region.store(update, own, rooms.lend(queue, export))
-        rooms.used(queue, export, work, place)
+        place = region.store(update, own, buffers.lend(queue, export))
+        buffers.used(queue, export, work, place)
         free.add(*place)  # it was merged
         places.append({own, place})
     assert all(each == places[0] for each in places)

@@ -1,6 +1,6 @@
-"""What gateways and the server tell each other with every batch, in a short form.
+"""A compact form of the messages that gateways and the server exchange with every batch.
 
-A batch, the credit that answers it and the memory that it leaves are told hundreds of times a
+A batch, the credit that answers it and the memory that it frees are sent hundreds of times a
 second. As plain tuples they take a fifth of the time that pickles of their classes take.
 """
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 from fedoptima.core.messages import ActivationBatch, TurnOn
 from fedoptima.core.types import Payload
 from fedoptima.runtime.gateway.arena import Block, Stored
-from fedoptima.runtime.gateway.told import Arrived, Deliver, Free
+from fedoptima.runtime.gateway.messages import Arrived, Deliver, Free
 from fedoptima.runtime.wire.tensors import DTYPES
 
 _BATCH, _TURN_ON, _FREE = range(3)
 _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def shortened(what: object) -> object:
+def compacted(what: object) -> object:
     """Something that is not so frequent is left as it is."""
     if isinstance(what, Arrived):
         batch, stored = what.message, what.tensors
@@ -36,8 +36,8 @@ def shortened(what: object) -> object:
     return what
 
 
-def in_full(told: Any) -> object:
-    """What was shortened."""
+def expanded(told: Any) -> object:
+    """What was compacted."""
     if type(told) is not tuple:
         return told
     if told[0] == _BATCH:

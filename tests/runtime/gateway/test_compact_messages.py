@@ -8,8 +8,8 @@ import torch
 from fedoptima.core.messages import ActivationBatch, GlobalModel, ModelUpdate, TurnOn
 from fedoptima.core.types import NodeId, Payload, PayloadId
 from fedoptima.runtime.gateway.arena import Block, Stored
-from fedoptima.runtime.gateway.shorthand import in_full, shortened
-from fedoptima.runtime.gateway.told import Arrived, Closed, Deliver, Free, Key
+from fedoptima.runtime.gateway.compact_messages import compacted, expanded
+from fedoptima.runtime.gateway.messages import Arrived, Closed, Deliver, Free, Key
 from fedoptima.runtime.wire.tensors import DTYPES
 
 PHONE: Key = (NodeId("phone"), 3)
@@ -33,9 +33,9 @@ OTHERS = [
 
 @pytest.mark.parametrize("told", [*FREQUENT, *OTHERS], ids=str)
 def test_what_is_shortened_is_heard_in_full(told: object) -> None:
-    assert in_full(pickle.loads(pickle.dumps(shortened(told)))) == told
+    assert expanded(pickle.loads(pickle.dumps(compacted(told)))) == told
 
 
 @pytest.mark.parametrize("told", FREQUENT, ids=str)
-def test_what_is_told_with_every_batch_is_short(told: object) -> None:
-    assert len(pickle.dumps(shortened(told))) < len(pickle.dumps(told)) / 1.5
+def test_what_is_sent_with_every_batch_is_short(told: object) -> None:
+    assert len(pickle.dumps(compacted(told))) < len(pickle.dumps(told)) / 1.5

@@ -1,4 +1,4 @@
-"""The worker processes of an executor: starts them, writes and reads their letters, ends them."""
+"""The worker processes of an executor: starts them, sends and receives messages, ends them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedoptima.sim.processes.shared_memory import SharedMemory
 from fedoptima.sim.processes.worker import BuildDevice, work
 
 
-class Crew:
+class WorkerPool:
     def __init__(
         self, count: int, memory: SharedMemory, workload: Workload, plan: Plan, build: BuildDevice
     ) -> None:

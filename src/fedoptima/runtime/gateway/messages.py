@@ -1,4 +1,4 @@
-"""What a gateway and the server tell each other."""
+"""The messages between a gateway and the server."""
 
 from __future__ import annotations
 

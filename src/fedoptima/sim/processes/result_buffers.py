@@ -8,7 +8,7 @@ from fedoptima.sim.processes.queues import Item, Queue
 from fedoptima.sim.processes.shared_memory import FreeMemory, Place
 
 
-class Rooms:
+class ResultBuffers:
     def __init__(self, free: FreeMemory) -> None:
         self._free = free
 
@@ -16,42 +16,42 @@ class Rooms:
         """Memory for the result; for a device's weights from the beginning of a round, so that
         its update is there without a copy."""
         if isinstance(item.work, LoadModel):
-            if queue.room is None:
-                queue.room = self._free.room_for(_weights(item.work), queue.last_room)
-            return queue.room
-        if _hands_over(item.work) and queue.room is not None:
+            if queue.buffer is None:
+                queue.buffer = self._free.buffer_for(_weights(item.work), queue.last_buffer)
+            return queue.buffer
+        if _hands_over(item.work) and queue.buffer is not None:
             # One that is coded takes less, and cannot be there.
             size = self._free.size_of(_result(item.work, item.declared))
-            if size is None or size == queue.room.nbytes:
-                return queue.room
+            if size is None or size == queue.buffer.nbytes:
+                return queue.buffer
         if item.value is not None:
-            item.room = self._free.room_for(_result(item.work, item.declared))
-        return item.room
+            item.buffer = self._free.buffer_for(_result(item.work, item.declared))
+        return item.buffer
 
     def loaded(self, queue: Queue, work: LoadModel, place: Place) -> None:
         """A device's weights are there."""
         self._free.learn(_weights(work), place.nbytes)
-        if queue.room != place:
+        if queue.buffer != place:
             self.give_back(queue)
-        queue.room = queue.last_room = place
+        queue.buffer = queue.last_buffer = place
 
     def used(self, queue: Queue, item: Item, work: Work | None, place: Place | None) -> None:
         """The result is there; None: it could not be computed."""
-        if item.room is not None and place != item.room:
-            self._free.add(*item.room)
+        if item.buffer is not None and place != item.buffer:
+            self._free.add(*item.buffer)
         if place is None:
             return
         self._free.learn(_result(work, item.declared), place.nbytes)
         if _hands_over(work):
-            if place == queue.room:
-                queue.room = None
+            if place == queue.buffer:
+                queue.buffer = None
             self.give_back(queue)
 
     def give_back(self, queue: Queue) -> None:
         """A device's weights are not there any more."""
-        if queue.room is not None:
-            self._free.add(*queue.room)
-            queue.room = None
+        if queue.buffer is not None:
+            self._free.add(*queue.buffer)
+            queue.buffer = None
 
 
 def _hands_over(work: Work | None) -> bool:
