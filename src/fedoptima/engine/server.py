@@ -101,7 +101,8 @@ class ServerEngine(ServerModel):
         return Outcome(Payload(result, 0), samples=samples)
 
     def _seed(self, job: ServerStep) -> None:
-        seed_step(self._seed_of(job), self._workload.compute)
+        if not self._workload.draws_nothing:
+            seed_step(self._seed_of(job), self._workload.compute)
 
     def _seed_of(self, job: ServerStep) -> int:
         again = ("use", job.use) if isinstance(job, ReusedStep) else ()
