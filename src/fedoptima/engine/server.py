@@ -95,7 +95,7 @@ class ServerEngine(ServerModel):
             learner.set_progress(job.progress)
         notes = None if self.deferred is None else self.deferred.notes(job.origin)
         gradients = self._train(learner, tensors, job, notes)
-        samples = len(tensors[LABELS])
+        samples = tensors[LABELS].shape[0]
         if job.return_gradient:
             return Outcome(pack(result, gradients), samples=samples)
         return Outcome(Payload(result, 0), samples=samples)

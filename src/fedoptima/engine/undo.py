@@ -37,6 +37,8 @@ class Undo:
 
     def begin(self) -> None:
         """Before the forward passes of a step: keep what they change."""
+        if not self._kinds:
+            return
         if not self._before:
             self._before = [_joined(kind) for kind in self._kinds]
             return

@@ -117,7 +117,7 @@ class Compute:
             took = time.thread_time() - began
             if here and took > _HOLD_UP:
                 self._hold_ups[kind] += 1
-            fading = _FADING * _SLOWER ** self._hold_ups[kind]
+            fading = _FADING * _SLOWER ** self._hold_ups.get(kind, 0)
             self._took[kind] = max(took, (1 - fading) * self._took.get(kind, took))
 
     async def do(self, work: Callable[[], T]) -> T:

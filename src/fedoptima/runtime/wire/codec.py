@@ -57,13 +57,14 @@ _KINDS: Final[dict[str, type[Message]]] = {
     "stop": core.Stop,
 }
 _NAMES: Final = {cls: name for name, cls in _KINDS.items()}
+_LANES: Final = {cls: BULK if issubclass(cls, core.BULK) else URGENT for cls in _NAMES}
 _NESTED: Final = {"data": Payload, "program": core.ProgramSpec}
 _OPTIONAL: Final = frozenset({"pending"})
 _UNSENT: Final = frozenset({"value"})  # a payload's tensors: they come after the head
 
 
 def lane_of(message: Message) -> int:
-    return BULK if core.is_bulk(message) else URGENT
+    return _LANES[type(message)]
 
 
 # ---- sending -------------------------------------------------------------------------------------
@@ -86,13 +87,13 @@ class Outgoing:
 
 def encode(message: Message, *, inline: int = 0) -> Outgoing:
     """``inline``: bytes of tensors that may be in the head."""
-    # All of such a kind are the same, and every batch is answered by one.
-    return _encode_once(message) if isinstance(message, core.TurnOn) else _encode(message, inline)
+    return _credit() if isinstance(message, core.TurnOn) else _encode(message, inline)
 
 
 @cache
-def _encode_once(message: Message) -> Outgoing:
-    return _encode(message, 0)
+def _credit() -> Outgoing:
+    """All of them are the same, and every batch is answered by one."""
+    return _encode(core.TurnOn(), 0)
 
 
 def _encode(message: Message, inline: int) -> Outgoing:
@@ -236,6 +237,8 @@ class Assembler:
 
 def _with_tensors(message: Message, payload: Payload, tensors: dict[str, Tensor]) -> Message:
     data = Payload(payload.id, payload.nbytes, tensors)
+    if isinstance(message, core.ActivationBatch):  # nearly all of them
+        return core.ActivationBatch(message.seq, data, message.part, message.parts, message.cut)
     kind: type = type(message)
     given = [data if name == "data" else getattr(message, name) for name in _sent_fields(kind)]
     return cast(Message, kind(*given))
@@ -292,7 +295,7 @@ def _check(message: Message) -> None:
 
 
 def _is_payload(payload: Payload) -> bool:
-    return _is_identifier(payload.id) and payload.nbytes >= 0
+    return payload.nbytes >= 0 and _is_identifier(payload.id)
 
 
 def _is_identifier(text: str) -> bool:

@@ -179,7 +179,10 @@ class Outbox:
         """The most urgent frame there is."""
         if self._own:
             return self._own.popleft()
-        return self._next_of(URGENT) or self._next_of(BULK)
+        for lane, waiting in self._waiting.items():  # the urgent one comes first
+            if (waiting or lane in self._begun) and (frame := self._next_of(lane)) is not None:
+                return frame
+        return None
 
     def _next_of(self, lane: int) -> Frame | None:
         if lane in self._begun:
