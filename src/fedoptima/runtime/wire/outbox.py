@@ -163,8 +163,8 @@ class Outbox:
             began = self._given
             if self._pace:  # as on a real link: on its way, and what comes now must wait for it
                 await self._travel(self._pace.delay(frame_bytes(frame)))
-            if not self._dropped.is_set():
                 self._given = time.monotonic()
+            if not (self._closed and self._dropped.is_set()):
                 yield frame
             self._in_hand = False
             if self._use is not None:
