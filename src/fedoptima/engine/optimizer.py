@@ -57,11 +57,11 @@ def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """One of ours takes its step, without the hooks and the profiling that torch puts around it:
     nobody uses them here, and they take longer than the step of a small network."""
     step = inspect.unwrap(type(optimizer).step)
-    simple, no_grad = _is_simple(optimizer), torch.no_grad()
+    simple = _is_simple(optimizer)
 
     def take() -> None:
-        with no_grad:
-            if not (simple and _descended(optimizer)):
+        if not (simple and _descended(optimizer)):
+            with torch.no_grad():
                 step(optimizer)
 
     return take
@@ -93,7 +93,8 @@ def _descended(optimizer: torch.optim.Optimizer) -> bool:
         torch._foreach_mul_(held, momentum)
         torch._foreach_add_(held, change)
         change = held
-    torch._foreach_add_(parameters, change, alpha=-group["lr"])
+    weights = [parameter.detach() for parameter in parameters]
+    torch._foreach_add_(weights, change, alpha=-group["lr"])
     return True
 
 
