@@ -11,9 +11,9 @@ from torch import nn
 
 from fedoptima.core.jobs import AuxiliaryStep, Forward, ServerStep
 from fedoptima.core.types import NodeId
-from fedoptima.engine.determinism import deterministic, prepare_thread
+from fedoptima.engine.determinism import deterministic, draws_nothing, prepare_thread
 from fedoptima.engine.payloads import Tensors
-from tests.engine.bench import Bench, same, samples, state
+from tests.engine.bench import Bench, dense_model, same, samples, state
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +93,41 @@ def test_kernels_are_reproducible_for_the_time_of_a_run_and_then_as_before(mode:
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_deterministic_debug_mode(before)
+
+
+class Noisy(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x)
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda _, __, output: output + torch.rand_like(output))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "nothing"),
+    [
+        (nn.ReLU(), True),
+        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), True),
+        (nn.Dropout(0.1), False),
+        (nn.Sequential(nn.Dropout(0.0)), False),  # how much may be changed later
+        (nn.RReLU(), False),
+        (Noisy(), False),
+        (hooked(nn.ReLU()), False),
+    ],
+)
+def test_only_of_known_layers_it_is_said_that_they_draw_nothing(
+    layer: nn.Module, nothing: bool
+) -> None:
+    assert draws_nothing(nn.Sequential(nn.Linear(2, 2), layer)) is nothing
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_a_server_step_seeds_the_generator_if_something_may_draw(share: float | None) -> None:
+    model = dense_model() if share is None else nn.Sequential(*dense_model(), nn.Dropout(share))
+    bench = Bench(model, samples())
+    sent = bench.at("d", Forward(0)).result
+    before = torch.get_rng_state()
+    bench.at_server(ServerStep(NodeId("d"), 1, 0, sent, 0.0))
+    assert torch.equal(before, torch.get_rng_state()) == (share is None)

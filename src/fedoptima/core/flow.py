@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
 
 from fedoptima.core.errors import ConfigError, InvariantBroken, ProtocolViolation
 from fedoptima.core.influence import EQUAL, Share
-from fedoptima.core.types import NodeId
+from fedoptima.core.types import NodeId, value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reception:
     accepted: bool
     turn_on: Sequence[NodeId] = ()

@@ -124,8 +124,8 @@ ToServer = Join | ActivationBatch | ModelUpdate | Failed
 ToDevice = Assignment | TurnOn | HandIn | GradientBatch | GlobalModel | Stop
 Message = ToServer | ToDevice
 
-_BULK = (ActivationBatch, GradientBatch)
-_WITH_TENSORS = (*_BULK, ModelUpdate, GlobalModel)
+BULK = (ActivationBatch, GradientBatch)
+_WITH_TENSORS = (*BULK, ModelUpdate, GlobalModel)
 
 
 def nbytes(message: Message) -> int:
@@ -142,4 +142,4 @@ def has_tensors(message: Message) -> bool:
 
 def is_bulk(message: Message) -> bool:
     """Activations and their gradients: control messages and models overtake these."""
-    return isinstance(message, _BULK)
+    return isinstance(message, BULK)

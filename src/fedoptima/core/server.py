@@ -129,7 +129,7 @@ class ServerCore:
                 begun = self._begin() if isinstance(event.job, PlanRun) else []
                 return begun + self.training.job_done(event, self._now) + self._drop_faulty(event)
             case Received(device, session, message):
-                current = self._roster.is_current(device, session)
+                current = self.training.roster.is_current(device, session)
                 return self._receive(device, message) if current else []
             case Connected(device, session):
                 gone = self._remove(device) if device in self._roster.sessions else []
@@ -162,7 +162,7 @@ class ServerCore:
     def _receive(self, device: NodeId, message: Message) -> list[Effect]:
         if isinstance(message, Join):
             return self._join(device, message)
-        member = self._roster.members.get(device)
+        member = self.training.roster.members.get(device)
         if member is None and isinstance(message, Failed):  # it could not even begin
             return [Note(NoteKind.DEVICE_FAILED, device, message.error), *self._remove(device)]
         if self.phase is ServerPhase.CLOSING:
@@ -294,11 +294,11 @@ class ServerCore:
 
     def _arm_timers(self) -> list[Effect]:
         """One timer per policy, for its earliest deadline; set again if it fires too early."""
-        return [
-            self._set_timer(key, deadline)
-            for key, deadline in self.training.deadlines.items()
-            if deadline is not None and key not in self._timers
-        ]
+        effects: list[Effect] = []
+        for key, deadline in self.training.deadlines.items():
+            if deadline is not None and key not in self._timers:
+                effects.append(self._set_timer(key, deadline))
+        return effects
 
     def _timer_fired(self, key: str) -> list[Effect]:
         del self._timers[key]

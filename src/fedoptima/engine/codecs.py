@@ -95,7 +95,8 @@ class CutCodec:
         return encode(activations, self.names, self.codecs.activations)
 
     def decode(self, batch: Tensors) -> Tensors:
-        return decode(batch, self.names, self.codecs.activations)
+        codec = self.codecs.activations
+        return batch if codec == "float32" else decode(batch, self.names, codec)
 
     def comparable(self, batch: Tensors) -> Tensors:
         return comparable(batch, self.names, self.codecs.activations)

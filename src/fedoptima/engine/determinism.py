@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from fedoptima.config.training import Precision
 from fedoptima.engine.precision import set_products
@@ -61,6 +62,27 @@ def prepare_thread(threads: int | None = None) -> None:
     many as there are cores. None: as many as the process is set to.
     """
     torch.set_num_threads(torch.get_num_threads() if threads is None else threads)
+
+
+# Of torch's own layers those that most models are made of. Of any other nobody knows.
+_DRAW_NOTHING = frozenset(
+    (
+        *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Flatten, nn.Unflatten),
+        *(nn.Linear, nn.Bilinear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+        *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish),
+        *(nn.Sigmoid, nn.Tanh, nn.Softmax, nn.LogSoftmax, nn.BatchNorm1d, nn.BatchNorm2d),
+        *(nn.LayerNorm, nn.GroupNorm, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d),
+        *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
+    )
+)
+
+
+def draws_nothing(model: nn.Module) -> bool:
+    """It is known that the model draws no random numbers."""
+    return all(
+        type(part) in _DRAW_NOTHING and not (part._forward_hooks or part._forward_pre_hooks)
+        for part in model.modules()
+    )
 
 
 def seed_step(seed: int, compute: torch.device) -> None:

@@ -98,6 +98,7 @@ class Learner:
         self._rate = settings.learning_rate
         self._rate_tensor = torch.tensor(self._rate, device=compute) if static else None
         self._loss = torch.zeros((), device=compute)
+        self._read = 0.0  # losses that were read one by one, and are not in `_loss` yet
         self._losses = 0
         self._undoable = undoable
         buffers = [t for t in self._tensors.values() if not isinstance(t, nn.Parameter)]
@@ -180,7 +181,7 @@ class Learner:
         self.drop_gradients()
         self._weights.spare()
         self._optimizer_state.begin_anew()
-        self._loss, self._losses = torch.zeros_like(self._loss), 0
+        self._loss, self._read, self._losses = torch.zeros_like(self._loss), 0.0, 0
         self._rate = self._settings.learning_rate
         self._set_rate()
 
@@ -209,11 +210,10 @@ class Learner:
         self._undo.begin()
 
     def note_loss(self, loss: Tensor) -> None:
-        loss = loss.detach()
         if self._undoable and not self._masked:
-            if self._undo.read_loss(loss):
-                self._loss += loss
+            self._read += self._undo.read_loss(loss)
         else:
+            loss = loss.detach()
             self._loss += self._undo.note_loss(loss) if self._undoable else loss
         self._losses += 1
 
@@ -273,10 +273,17 @@ class Learner:
                 momentum = torch.zeros_like(parameter, requires_grad=False)
                 self._optimizer.state[parameter]["momentum_buffer"] = momentum
 
+    def _sum(self) -> Tensor:
+        """Of all losses since they were taken last."""
+        if self._read:
+            self._loss += self._read
+            self._read = 0.0
+        return self._loss
+
     def take_losses(self) -> Losses:
         """Those since the last time, to be checked once per round, not per step: reading a number
         from a GPU makes the program wait for it."""
-        losses = Losses(self.who, HostCopy(self._loss.reshape(1, 1)), self._losses, self._rate)
+        losses = Losses(self.who, HostCopy(self._sum().reshape(1, 1)), self._losses, self._rate)
         if self._loss.is_cuda:
             self._loss.zero_()
         else:  # here the copy is the tensor itself
@@ -293,7 +300,7 @@ class Learner:
         for index, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
                 tensors[f"gradient.{index}"] = parameter.grad.detach().clone()
-        tensors["loss"] = self._loss.clone()
+        tensors["loss"] = self._sum().clone()
         if self._undoable:  # between two parts of a mini-batch
             tensors |= self._undo.save()
         return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
@@ -302,13 +309,13 @@ class Learner:
         """What `save` returns after `release`, without copies: it is no longer held here."""
         kinds, tensors = self._optimizer_state.save()
         self._optimizer_state.begin_anew()
-        tensors["loss"] = self._loss
+        tensors["loss"] = self._sum()
         return {"rate": self._rate, "losses": self._losses, "optimizer": kinds}, tensors
 
     def take_up(self, state: Mapping[str, object], tensors: Tensors) -> None:
         """What was set aside; the tensors are used where they are."""
         self._restore_optimizer(state, tensors)
-        self._loss = tensors["loss"].clone()
+        self._loss, self._read = tensors["loss"].clone(), 0.0
         self._losses = int(cast(int, state["losses"]))
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
@@ -323,6 +330,7 @@ class Learner:
             gradient = tensors.get(f"gradient.{index}")
             parameter.grad = None if gradient is None else gradient.clone()
         self._loss.copy_(tensors["loss"])
+        self._read = 0.0
         if self._undoable and "undo" in tensors:
             self._undo.restore(tensors)
         self._losses = int(cast(int, state["losses"]))

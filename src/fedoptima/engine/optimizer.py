@@ -57,12 +57,45 @@ def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """One of ours takes its step, without the hooks and the profiling that torch puts around it:
     nobody uses them here, and they take longer than the step of a small network."""
     step = inspect.unwrap(type(optimizer).step)
+    simple = _is_simple(optimizer)
 
     def take() -> None:
-        with torch.no_grad():
-            step(optimizer)
+        if not (simple and _descended(optimizer)):
+            with torch.no_grad():
+                step(optimizer)
 
     return take
+
+
+def _is_simple(optimizer: torch.optim.Optimizer) -> bool:
+    """SGD on a CPU, with or without momentum, and nothing else of what torch's can do."""
+    if not isinstance(optimizer, torch.optim.SGD) or len(optimizer.param_groups) > 1:
+        return False
+    [group] = optimizer.param_groups
+    more = ("dampening", "weight_decay", "nesterov", "maximize", "differentiable")
+    given = any(group[name] for name in (*more, "foreach", "fused"))
+    return not given and all(parameter.device.type == "cpu" for parameter in group["params"])
+
+
+def _descended(optimizer: torch.optim.Optimizer) -> bool:
+    """The same step, to the bit: torch asks first in which of many ways it has to be taken.
+
+    False: something has no momentum yet, and nothing was done.
+    """
+    [group] = optimizer.param_groups
+    parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+    change = [parameter.grad for parameter in parameters]
+    if momentum := group["momentum"]:
+        try:
+            held = [optimizer.state[parameter]["momentum_buffer"] for parameter in parameters]
+        except KeyError:
+            return False
+        torch._foreach_mul_(held, momentum)
+        torch._foreach_add_(held, change)
+        change = held
+    weights = [parameter.detach() for parameter in parameters]
+    torch._foreach_add_(weights, change, alpha=-group["lr"])
+    return True
 
 
 def _ours(

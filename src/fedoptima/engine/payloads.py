@@ -8,7 +8,6 @@ of a mini-batch also its ``share`` of it, so that the parts' gradients add up to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ def pack(identity: PayloadId, tensors: Tensors) -> Payload:
 def unpack(payload: Payload) -> Tensors:
     if not isinstance(payload.value, dict):
         raise InvariantBroken(f"payload {payload.id} has lost its tensors")
-    return cast(Tensors, payload.value)
+    return payload.value
 
 
 def copy_of(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -78,8 +77,7 @@ def rebuild_activation(tensors: Tensors, template: object, *, gradients: bool = 
 
 
 def _entering(tensor: Tensor, gradients: bool) -> Tensor:
-    entering = tensor.detach()
-    return entering.requires_grad_() if gradients and tensor.is_floating_point() else entering
+    return tensor.detach().requires_grad_() if gradients and tensor.is_floating_point() else tensor
 
 
 def gradients_of(activation: object) -> Tensors:

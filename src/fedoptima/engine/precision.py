@@ -22,8 +22,7 @@ from fedoptima.models.activation import call, map_tensors
 Forward = Callable[[nn.Module, object], object]
 
 
-def as_it_is(module: nn.Module, value: object) -> object:
-    return call(module, value)
+as_it_is: Forward = call
 
 
 def set_products(precision: Precision) -> None:

@@ -95,13 +95,14 @@ class ServerEngine(ServerModel):
             learner.set_progress(job.progress)
         notes = None if self.deferred is None else self.deferred.notes(job.origin)
         gradients = self._train(learner, tensors, job, notes)
-        samples = len(tensors[LABELS])
+        samples = tensors[LABELS].shape[0]
         if job.return_gradient:
             return Outcome(pack(result, gradients), samples=samples)
         return Outcome(Payload(result, 0), samples=samples)
 
     def _seed(self, job: ServerStep) -> None:
-        seed_step(self._seed_of(job), self._workload.compute)
+        if not self._workload.draws_nothing:
+            seed_step(self._seed_of(job), self._workload.compute)
 
     def _seed_of(self, job: ServerStep) -> int:
         again = ("use", job.use) if isinstance(job, ReusedStep) else ()

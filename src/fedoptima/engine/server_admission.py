@@ -48,7 +48,7 @@ class Expected:
 
         ``form_alone``: the values of activations are checked elsewhere.
         """
-        if (own := self.of(message)) is not self:
+        if self.cuts and (own := self.of(message)) is not self:
             return own.check(message, values, form_alone=form_alone)
         match message:
             case ModelUpdate(data=data):

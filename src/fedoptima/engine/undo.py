@@ -37,6 +37,8 @@ class Undo:
 
     def begin(self) -> None:
         """Before the forward passes of a step: keep what they change."""
+        if not self._kinds:
+            return
         if not self._before:
             self._before = [_joined(kind) for kind in self._kinds]
             return
@@ -48,13 +50,14 @@ class Undo:
         self._losses.add_(loss)
         return torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0)
 
-    def read_loss(self, loss: Tensor) -> bool:
-        """The same, read at once: is it finite?"""
-        finite = math.isfinite(loss.item())
-        if not finite:
-            self._finite = False
-            self._losses.fill_(torch.nan)  # for a checkpoint
-        return finite
+    def read_loss(self, loss: Tensor) -> float:
+        """The same, read at once."""
+        number = loss.item()
+        if math.isfinite(number):
+            return number
+        self._finite = False
+        self._losses.fill_(torch.nan)  # for a checkpoint
+        return 0.0
 
     def leave_out(self, bad: Tensor) -> None:
         self._bad.add_(bad)

@@ -67,8 +67,8 @@ def lowest_and_highest(tensor: Tensor) -> tuple[float, float]:
     if tensor.dtype is torch.int64 and tensor.numel() <= _FEW:
         numbers = (tensor if tensor.dim() == 1 else tensor.flatten()).tolist()
         return min(numbers), max(numbers)
-    low, high = tensor.detach().aminmax()
-    return float(low), float(high)
+    low, high = (tensor.detach() if tensor.requires_grad else tensor).aminmax()
+    return low.item(), high.item()
 
 
 def check_range(name: str, found: Range, allowed: Range) -> None:

@@ -20,6 +20,7 @@ from fedoptima.core.stopping import FALLING
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.engine.codecs import CutCodec
+from fedoptima.engine.determinism import draws_nothing
 from fedoptima.engine.device_figures import with_devices
 from fedoptima.engine.evaluation import (
     Tally,
@@ -43,7 +44,7 @@ from fedoptima.preprocess.sides import MeasuredCosts, Sides, build_sides
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.tasks.checks import check_loss_of, check_output
 from fedoptima.tasks.labels import LabelRule
-from fedoptima.tasks.ready import READY
+from fedoptima.tasks.ready import READY, TORCHS_OWN
 from fedoptima.tasks.task import Loss, Task
 
 _EXAMPLE = 2  # samples: batch-norm layers refuse a batch of one
@@ -91,6 +92,12 @@ class Workload:
     def loss_is_ours(self) -> bool:
         """Then it can be recorded: what a user wrote may ask a GPU for a value."""
         return self.task.name in READY
+
+    @cached_property
+    def draws_nothing(self) -> bool:
+        """It is known that the server's steps draw no random numbers: nothing has to be seeded."""
+        ours = self.local_loss is None and self.server_code.build is None
+        return ours and self.task.loss in TORCHS_OWN and draws_nothing(self.model)
 
     @cached_property
     def labels(self) -> LabelRule:

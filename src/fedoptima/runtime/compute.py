@@ -57,14 +57,16 @@ class Compute:
         loop = asyncio.get_running_loop()
         if self._here:
             self._behind.append(lambda: self._give(loop, work, done, failed, kind))
-        elif self._short_here and not self._given and self._is_short(kind):
+        elif (
+            self._short_here
+            and not self._given
+            and kind is not None
+            and self._took.get(kind, _SHORT) < _SHORT
+        ):
             self._here = True
             loop.call_soon(self._do_here, work, done, failed, kind)
         else:
             self._give(loop, work, done, failed, kind)
-
-    def _is_short(self, kind: type | None) -> bool:
-        return kind is not None and self._took.get(kind, _SHORT) < _SHORT
 
     def _give(
         self,
@@ -117,7 +119,7 @@ class Compute:
             took = time.thread_time() - began
             if here and took > _HOLD_UP:
                 self._hold_ups[kind] += 1
-            fading = _FADING * _SLOWER ** self._hold_ups[kind]
+            fading = _FADING * _SLOWER ** self._hold_ups.get(kind, 0)
             self._took[kind] = max(took, (1 - fading) * self._took.get(kind, took))
 
     async def do(self, work: Callable[[], T]) -> T:

@@ -23,13 +23,14 @@ class ServerLog:
         self._log = log
 
     def observe(self, record: Record) -> None:
-        match record.event:
-            case Received(device, _, Join() as join):
-                self._log.info("%s joined%s: %s", device, _brought(join), _introduced(join))
-            case JobDone(_, PlanRun(devices), text=text):
-                several = "s" if len(devices) > 1 else ""
-                plan = _in_words(Plan.from_json(text))
-                self._log.info("planned for %d device%s: %s", len(devices), several, plan)
+        event = record.event  # nearly all are neither of the two
+        if isinstance(event, Received) and isinstance(event.message, Join):
+            join = event.message
+            self._log.info("%s joined%s: %s", event.sender, _brought(join), _introduced(join))
+        elif isinstance(event, JobDone) and isinstance(event.job, PlanRun):
+            devices, plan = len(event.job.devices), _in_words(Plan.from_json(event.text))
+            several = "s" if devices > 1 else ""
+            self._log.info("planned for %d device%s: %s", devices, several, plan)
 
 
 class DeviceLog:

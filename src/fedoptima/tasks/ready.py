@@ -16,6 +16,8 @@ from fedoptima.tasks.task import Loss, Metric, Reader, Task
 
 IGNORED = -100  # as torch's cross_entropy has it
 
+TORCHS_OWN = (cross_entropy, binary_cross_entropy_with_logits, mse_loss)  # losses
+
 Metrics = Mapping[str, Metric]
 
 

@@ -241,7 +241,11 @@ class ServerNode(Node):
     # ---- checkpoints -------------------------------------------------------------------------
 
     def to_perform(self, effects: Sequence[Effect]) -> Sequence[Effect]:
-        if self._working or self.machine.stopped or not (self._interrupted or self._due):
+        if self._working or self.machine.stopped:
+            return effects
+        checkpointer = self._checkpointer
+        due = checkpointer is not None and checkpointer.due(self.machine)
+        if not (due or self._interrupted):
             return effects
         for effect in effects:  # the core has counted it already, and the checkpoint holds the sum
             if isinstance(effect, Fold):
@@ -256,10 +260,6 @@ class ServerNode(Node):
             return [*now, *self._pause(ordered, asked)]
         self._checkpoint(ordered, asked)
         return effects
-
-    @property
-    def _due(self) -> bool:
-        return self._checkpointer is not None and self._checkpointer.due(self.machine)
 
     def _checkpoint(self, running: Run | None, asked: Sequence[Evaluate]) -> None:
         assert self._checkpointer is not None

@@ -269,7 +269,7 @@ class ServerStreams:
                 message = self._take(session, frame)
                 if message is None:
                     continue
-                filling = session.assembler.take_unfilled()
+                filling = session.assembler.take_unfilled() if self._aside else None
                 if filling is None:
                     self._node.receive(session, message)
                 else:

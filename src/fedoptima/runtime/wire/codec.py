@@ -17,7 +17,7 @@ from torch import Tensor
 from fedoptima.core import messages as core
 from fedoptima.core.errors import InvariantBroken, ProtocolViolation
 from fedoptima.core.messages import Message
-from fedoptima.core.ranges import check_figures
+from fedoptima.core.ranges import MOST, check_figures
 from fedoptima.core.text import MOST_TEXT
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.runtime.wire import wire_pb2 as wire
@@ -57,13 +57,14 @@ _KINDS: Final[dict[str, type[Message]]] = {
     "stop": core.Stop,
 }
 _NAMES: Final = {cls: name for name, cls in _KINDS.items()}
+_LANES: Final = {cls: BULK if issubclass(cls, core.BULK) else URGENT for cls in _NAMES}
 _NESTED: Final = {"data": Payload, "program": core.ProgramSpec}
 _OPTIONAL: Final = frozenset({"pending"})
 _UNSENT: Final = frozenset({"value"})  # a payload's tensors: they come after the head
 
 
 def lane_of(message: Message) -> int:
-    return BULK if core.is_bulk(message) else URGENT
+    return _LANES[type(message)]
 
 
 # ---- sending -------------------------------------------------------------------------------------
@@ -86,13 +87,13 @@ class Outgoing:
 
 def encode(message: Message, *, inline: int = 0) -> Outgoing:
     """``inline``: bytes of tensors that may be in the head."""
-    # All of such a kind are the same, and every batch is answered by one.
-    return _encode_once(message) if isinstance(message, core.TurnOn) else _encode(message, inline)
+    return _credit() if isinstance(message, core.TurnOn) else _encode(message, inline)
 
 
 @cache
-def _encode_once(message: Message) -> Outgoing:
-    return _encode(message, 0)
+def _credit() -> Outgoing:
+    """All of them are the same, and every batch is answered by one."""
+    return _encode(core.TurnOn(), 0)
 
 
 def _encode(message: Message, inline: int) -> Outgoing:
@@ -145,6 +146,9 @@ class Assembler:
         ``memory``: where tensors are put; None: wherever there is room.
         """
         self._limit = limit if callable(limit) else lambda _: limit
+        # Bytes of the largest batch within the limit so far: a plan's are all of one size, its limit
+        # stays, and to ask for it takes longer than what else is checked here.
+        self._taken = -1
         self._pinned = pinned  # memory that a GPU can copy from by itself
         self._later = later
         self._memory = memory
@@ -168,7 +172,7 @@ class Assembler:
             message: Message = _read_batch(head.activation_batch)
         else:
             message = cast(Message, _read(_KINDS[kind], getattr(head, kind)))
-        _check(message)
+            _check(message)
         lane = lane_of(message)
         if head.lane != lane or lane in self._begun:
             _refuse(f"{kind} on lane {head.lane}, where it has no place now")
@@ -178,9 +182,12 @@ class Assembler:
             if inline or (payload and payload.nbytes):
                 _refuse(f"{payload} without a header")
             return message
-        limit = self._limit(type(message))
-        if payload is None or payload.nbytes > limit:
-            _refuse(f"{payload} with tensors (limit {limit} bytes)")
+        is_batch = kind == "activation_batch"
+        if payload is None or not is_batch or payload.nbytes > self._taken:
+            limit = self._limit(type(message))
+            if payload is None or payload.nbytes > limit:
+                _refuse(f"{payload} with tensors (limit {limit} bytes)")
+            self._taken = payload.nbytes if is_batch else self._taken
         if inline and not self._elsewhere:
             tensors = read_together(header, inline, limit=payload.nbytes)
             if len(inline) != payload.nbytes:
@@ -236,15 +243,22 @@ class Assembler:
 
 def _with_tensors(message: Message, payload: Payload, tensors: dict[str, Tensor]) -> Message:
     data = Payload(payload.id, payload.nbytes, tensors)
+    if isinstance(message, core.ActivationBatch):  # nearly all of them
+        return core.ActivationBatch(message.seq, data, message.part, message.parts, message.cut)
     kind: type = type(message)
     given = [data if name == "data" else getattr(message, name) for name in _sent_fields(kind)]
     return cast(Message, kind(*given))
 
 
 def _read_batch(written: wire.ActivationBatch) -> core.ActivationBatch:
-    """As `_read` does, without asking for names."""
+    """As `_read` and `_check` do, in one look; what is odd is for them to name."""
     data = Payload(PayloadId(written.data.id), written.data.nbytes)
-    return core.ActivationBatch(written.seq, data, written.part, written.parts, written.cut)
+    seq, part, parts, cut = written.seq, written.part, written.parts, written.cut
+    batch = core.ActivationBatch(seq, data, part, parts, cut)
+    counted = 0 <= seq <= MOST and 0 <= part < parts <= MOST and 0 <= cut <= MOST
+    if not (counted and data.nbytes >= 0 and _is_identifier(data.id)):
+        _check(batch)
+    return batch
 
 
 def _read(cls: type, written: object) -> object:
@@ -292,7 +306,7 @@ def _check(message: Message) -> None:
 
 
 def _is_payload(payload: Payload) -> bool:
-    return _is_identifier(payload.id) and payload.nbytes >= 0
+    return payload.nbytes >= 0 and _is_identifier(payload.id)
 
 
 def _is_identifier(text: str) -> bool:

@@ -8,7 +8,7 @@ the way, which costs more than the rest of the path together.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -19,6 +19,7 @@ MAX_FRAME_BYTES: Final = 4 << 20  # for the transport: it refuses more before it
 
 # Tags (field number * 8 + wire type) of Frame.chunk, Chunk.lane and Chunk.data.
 _CHUNK, _LANE, _DATA = 0x52, 0x08, 0x12
+_BEGINS_CHUNK = bytes((_CHUNK,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +45,33 @@ Frame: TypeAlias = wire.Frame | Chunk
 
 def frame_bytes(frame: Frame) -> int:
     """What a frame weighs on the link, but for a few bytes."""
-    return frame.nbytes if isinstance(frame, Chunk) else cast(int, frame.ByteSize())
+    nbytes: int = frame.nbytes if isinstance(frame, Chunk) else frame.ByteSize()
+    return nbytes
 
 
 def serialize(frame: Frame) -> bytes:
     if not isinstance(frame, Chunk):
-        return cast(bytes, frame.SerializeToString())
+        written: bytes = frame.SerializeToString()
+        return written
     inner = bytes((_LANE, frame.lane, _DATA)) + _varint(frame.nbytes)
     outer = _varint(len(inner) + frame.nbytes)
     return b"".join((bytes((_CHUNK,)), outer, inner, *frame.parts))
 
 
 def deserialize(data: bytes) -> Frame:
-    chunk = _read_chunk(data)
-    if chunk is not None:
+    if data[:1] == _BEGINS_CHUNK and (chunk := _read_chunk(data)) is not None:
         return chunk
     try:
-        frame = wire.Frame.FromString(data)
+        frame: wire.Frame = wire.Frame.FromString(data)
     except DecodeError as error:
         raise ProtocolViolation(f"a frame that cannot be read: {error}") from None
-    if frame.WhichOneof("kind") == "chunk":  # encoded in another way than ours
+    if frame.HasField("chunk"):  # encoded in another way than ours
         return Chunk(frame.chunk.lane, (memoryview(frame.chunk.data),))
-    return cast(wire.Frame, frame)
+    return frame
 
 
 def _read_chunk(data: bytes) -> Chunk | None:
     """A chunk in exactly the form that `serialize` writes; None: leave it to protobuf."""
-    if not data or data[0] != _CHUNK:
-        return None
     outer, at = _read_varint(data, 1)
     if outer != len(data) - at or data[at : at + 1] != bytes((_LANE,)):
         return None

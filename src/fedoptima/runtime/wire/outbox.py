@@ -163,8 +163,8 @@ class Outbox:
             began = self._given
             if self._pace:  # as on a real link: on its way, and what comes now must wait for it
                 await self._travel(self._pace.delay(frame_bytes(frame)))
-            if not self._dropped.is_set():
                 self._given = time.monotonic()
+            if not (self._closed and self._dropped.is_set()):
                 yield frame
             self._in_hand = False
             if self._use is not None:
@@ -179,7 +179,10 @@ class Outbox:
         """The most urgent frame there is."""
         if self._own:
             return self._own.popleft()
-        return self._next_of(URGENT) or self._next_of(BULK)
+        for lane, waiting in self._waiting.items():  # the urgent one comes first
+            if (waiting or lane in self._begun) and (frame := self._next_of(lane)) is not None:
+                return frame
+        return None
 
     def _next_of(self, lane: int) -> Frame | None:
         if lane in self._begun:
