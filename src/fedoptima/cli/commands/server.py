@@ -70,7 +70,9 @@ def server(
     gateways: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Processes that take the connections, for fleets of hundreds.", min=0
+            metavar="N",
+            help="Processes that take the connections, for fleets of hundreds; 64 at most.",
+            min=0,
         ),
     ] = 0,
     method: options.Method = None,
@@ -101,8 +103,10 @@ def server(
     """
     with options.deploy_extra():
         from fedoptima.runtime.address import parse_address
+        from fedoptima.runtime.gateway.process import check_gateways
         from fedoptima.runtime.security.access_lists import AccessLists
         from fedoptima.runtime.security.tls import ServerTLS, choose_security
+    check_gateways(gateways)
     address = parse_address(listen, option="--listen", any_port=True)
     tls = choose_security(address, ServerTLS.of(ca, cert, key), insecure=insecure)
     for warning in tls.check(address) if tls is not None else []:

@@ -6,8 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from fedoptima.engine.server_admission import Expected
 from fedoptima.runtime.address import Address, bind_error
 from fedoptima.runtime.gateway.arena import Arena, Block, Stored, create
 from fedoptima.runtime.gateway.link import Link, put_together, taken_apart
+from fedoptima.runtime.gateway.process import start_process
 from fedoptima.runtime.gateway.remote_session import RemoteSession
 from fedoptima.runtime.gateway.told import (
     Acknowledge,
@@ -81,8 +80,7 @@ class Gateway:
         descriptors = [create(nbytes), create(nbytes)]
         self._inbound, self._outbound = map(Arena, descriptors)
         given = [theirs.fileno(), *descriptors]
-        command = [sys.executable, "-P", "-m", "fedoptima.runtime.gateway.front", *map(str, given)]
-        self.process = subprocess.Popen(command, pass_fds=given, stdin=subprocess.DEVNULL)
+        self.process = start_process(given)
         theirs.close()
         for descriptor in descriptors:
             os.close(descriptor)
