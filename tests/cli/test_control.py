@@ -20,6 +20,21 @@ def state_of(call: Call, folder: str) -> str:
     return str(row["state"])
 
 
+def test_a_servers_addresses_and_certificates_are_not_forgotten_by_the_way_on(
+    call: Call, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    recipe = {"name": "tiny", "model": {"name": "vgg5"}, "data": {"name": "digits"}}
+    kept = {"recipe": {**recipe, "stop": {"rounds": 1}}, "dry": False, "mode": "network"}
+    kept |= {"method": {"name": "fl"}, "devices": 1, "starts_with": 1, "activation_cap": None}
+    kept["versions"] = {}
+    (run / "config.json").write_text(json.dumps(kept))
+    answer = call("pause", run)
+    assert f"it can be resumed with: fedoptima server --resume --run-dir {run}" in answer.complaint
+    assert "with what it had besides: --listen, certificates" in answer.complaint
+
+
 def test_a_run_is_paused_resumed_and_stopped_from_another_terminal(
     call: Call, start: Start, recipe: Path, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_recipe_is_read_with_its_defaults(tmp_path: Path) -> None:
     [
         ("batch_size = 20", "batch_sise = 20", r"training\.batch_sise: unknown key.*'batch_size'"),
         ("alpha = 0.5", "alhpa = 0.5", r"data\.partition\.alhpa: unknown key.*'alpha'"),
+        ('name = "mine"', 'name = "mine"\nthreads = 1025', r"threads = 1025: .* equal to 1024"),
         ("[data]", "[data]\nworkers = 65", r"data\.workers = 65: .*less than or equal to 64"),
         ("mbps = 5", "mbits = 5", r"fleet\.devices\.0\.mbits: unknown key"),
         ("[stop]", "[stop]\nfoo = 1", r"stop\.foo: unknown key; known here: rounds, epochs"),

@@ -147,6 +147,10 @@ def test_a_run_has_a_state_in_words(tmp_path: Path) -> None:
         return found["state"], found["text"]
 
     assert now() == ("starting", "0 devices here")
+    os.utime(run.path / "trace.jsonl.gz", (1, 1))
+    state, text = now()
+    assert state == "starting", "a server that waits for devices is not silent"
+    assert text.startswith("0 devices here, nothing new for ")
     run.write(story()[:100])
     assert now() == ("running", "")
     trace = run.path / "trace.jsonl.gz"

@@ -106,6 +106,11 @@ def test_wrong_data_says_what_is_wrong(train: object, message: str):
         as_dataset(train, (X, Y))
 
 
+def test_a_device_without_a_single_sample_is_told_so():
+    with pytest.raises(ConfigError, match="training part: is empty; give at least one sample"):
+        as_dataset((X[:0], Y[:0]), None, name="mine", train_only=True)
+
+
 def test_no_test_data_is_an_error():
     with pytest.raises(ConfigError, match="no test data"):
         as_dataset((X, Y))

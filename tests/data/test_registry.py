@@ -28,6 +28,9 @@ def nothing():
 def fails():
     return int("no number")
 
+def leaves():
+    raise SystemExit("no camera")
+
 number = 7
 """
 
@@ -114,6 +117,7 @@ def test_a_function_of_the_users_may_return_pairs_or_a_dataset(own_module: str):
         ("own_data:number", {}, "is a int, not a function"),
         ("own_data:nothing", {}, "returned NoneType"),
         ("own_data:fails", {}, r"ValueError: .*'no number' \(.*own_data.py, line 16: return int"),
+        ("own_data:leaves", {}, r"failed with SystemExit: no camera \(.*own_data.py, line 19"),
         ("own_data:pairs", {"rows": 1}, "does not take these options: .*'rows'"),
     ],
 )

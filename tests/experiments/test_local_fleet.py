@@ -95,6 +95,12 @@ def test_too_many_devices_are_warned_of() -> None:
     assert crowding(0) == ""
 
 
+@pytest.mark.parametrize("count", [10**7, 10**19])
+def test_devices_that_would_take_the_machine_down_are_refused_at_once(count: int) -> None:
+    with pytest.raises(ConfigError, match=r"device processes take about .* use at most [0-9,]+ "):
+        with_devices(recipe(), count)
+
+
 def refuses(_: DeviceSetup) -> None:
     print("error: not today", flush=True)
     sys.exit(2)

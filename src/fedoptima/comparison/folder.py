@@ -15,12 +15,13 @@ import csv
 import io
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedoptima.comparison.result import Comparison, as_records
 from fedoptima.comparison.spec import About, recipe_of
+from fedoptima.config.difference import different_keys
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
@@ -95,7 +96,7 @@ def check_earlier(about: About, folder: Path) -> None:
             _, earlier, dry = RunDirectory.open(path)
             wanted = recipe_of(about, case, seed)
             if dry != about.dry or earlier != validate(Recipe, _plain(wanted), about.recipe.name):
-                key = "--dry" if dry != about.dry else _first_difference(earlier, wanted)
+                key = "--dry" if dry != about.dry else different_keys(earlier, wanted)[0]
                 raise ConfigError(
                     f"{path}: was run with another recipe ({key} differs); choose another --out"
                 )
@@ -103,18 +104,3 @@ def check_earlier(about: About, folder: Path) -> None:
 
 def _plain(recipe: Recipe) -> dict[str, object]:
     return recipe.model_dump(mode="json")
-
-
-def _first_difference(one: Recipe, other: Recipe) -> str:
-    ones, others = _flat(_plain(one)), _flat(_plain(other))
-    return next(key for key in ones | others if ones.get(key) != others.get(key))
-
-
-def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found

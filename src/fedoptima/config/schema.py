@@ -25,6 +25,8 @@ from fedoptima.config.training import TrainingConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
 
+MOST_THREADS = 1024  # a server's recipe sets them for its devices, too
+
 
 def _test_or_share(value: object) -> object:
     if value == "test" or (isinstance(value, int | float) and 0 < value < 1):
@@ -248,6 +250,7 @@ class Recipe(Strict):
     threads: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_THREADS,
         description="Of torch, in a job; unset: 1 in a simulation, over the network as many as "
         "torch takes.",
         examples=[1],

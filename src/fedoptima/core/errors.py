@@ -43,7 +43,7 @@ class InvariantBroken(FedOptimaError):
     """A bug in this package. The driver stops the run and saves the trace."""
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """The message of our own errors is enough; for others the type is needed, too."""
     own = isinstance(error, FedOptimaError)
     return cut(str(error) if own else f"{type(error).__name__}: {error}", _MOST_DESCRIBED)

@@ -80,10 +80,13 @@ def _condition(
     state, text = condition(run, kept)
     if known.halt is not None and known.halt.failed:
         state, text = "failed", cut(known.halt.reason)
-    elif state == "running" and known.fleet.began is None:
+    elif state in ("running", "silent") and known.fleet.began is None:
         here = sum(facts.here for facts in known.fleet.devices.values())
+        # A server that waits for its devices has nothing to write, and is well.
+        since = f", {text}" if state == "silent" else ""
         state = "starting"
         text = "dividing the model" if known.fleet.planning else f"{here} devices here"
+        text += since
     if reading.error:
         state, text = "unreadable", reading.error
     read = None

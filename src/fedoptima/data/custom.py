@@ -146,7 +146,7 @@ def _classes(given: Sequence[object], splits: Sequence[Samples], choice: Choice,
     data = [each.dataset if isinstance(each, DataLoader) else each for each in given]
     named = max((known_classes(each, choice) or 0 for each in data), default=0)
     shown = (task.classes_in(split.labels) for split in splits if len(split))
-    return max(named, *shown)
+    return max((named, *shown))
 
 
 def _columns(parts: Mapping[str, object], opened_parts: Mapping[str, Any]) -> Columns | None:

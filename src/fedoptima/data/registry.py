@@ -208,7 +208,7 @@ def _made_by(function: Code, path: str, options: Mapping[str, object], use: Use)
         result = function(**options)
     except FedOptimaError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # nobody else would say why the process ends
         raise ConfigError(
             f"data.name = {path!r}: failed with {describe(error)}{_line_of(error, function)}"
         ) from error
@@ -226,7 +226,7 @@ def _made_by(function: Code, path: str, options: Mapping[str, object], use: Use)
     )
 
 
-def _line_of(error: Exception, function: Code) -> str:
+def _line_of(error: BaseException, function: Code) -> str:
     """Of the user's own code: it says more than all our calls before it."""
     frames = traceback.extract_tb(error.__traceback__)
     home = getattr(sys.modules.get(function.__module__), "__file__", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 
 from fedoptima.analysis.formatting import counted
 from fedoptima.config.load import validate
-from fedoptima.config.schema import Recipe
+from fedoptima.config.schema import MOST_THREADS, Recipe
 from fedoptima.core.errors import ConfigError, FedOptimaError
 from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId
@@ -39,6 +40,7 @@ from fedoptima.runtime.address import Address, parse_address
 from fedoptima.runtime.device.client import Device, Pace, Workplace
 from fedoptima.runtime.device.paced_engine import PacedEngine
 from fedoptima.runtime.device.state import StateFile, state_folder
+from fedoptima.runtime.security.certificates import check_device_name
 from fedoptima.runtime.security.pem import common_name, read_certificates
 from fedoptima.runtime.security.tls import DeviceTLS, choose_security
 from fedoptima.runtime.timeouts import DEFAULT, Timeouts
@@ -173,13 +175,17 @@ def device_setup(
     ``others``: fields of `DeviceSetup`.
     """
     for option, value in zip(("--gflops", "--up-mbps", "--down-mbps"), speeds, strict=True):
-        if value is not None and not value > 0:
-            raise ConfigError(f"{option} {value:g}: must be above 0")
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{option} {value:g}: must be above 0 and finite")
+    threads = others.get("threads")
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise ConfigError(f"--threads {threads}: must be from 1 to {MOST_THREADS}")
     address = parse_address(server, option="--server")
     tls = choose_security(address, DeviceTLS.of(*tls_files), insecure=insecure)
     who = name or (common_name(read_certificates(tls.cert)[0]) if tls is not None else None)
     if who is None:
         raise ConfigError("--name is missing: give this device a name, for example --name pi-1")
+    check_device_name(who)
     for warning in tls.check(who) if tls is not None else []:
         warn(warning)
     flops, up, down = (

@@ -37,6 +37,7 @@ LOG = logging.getLogger("fedoptima.server")
 _BY_ITSELF, _WHEN_ASKED = 1.0, 5.0  # seconds for a device to end
 _GFLOPS, _GBYTES, _MBPS = 1e9, 1e9, 1e6 / 8
 _SERVER_BYTES, _DEVICE_BYTES = 600_000_000, 100_000_000  # torch once, and what each adds to it
+_HOPELESS = 4  # times the memory there is: refused
 _CROWD = 8  # processes per core
 
 
@@ -46,6 +47,8 @@ class DevicesGone(FedOptimaError):
 
 def with_devices(recipe: Recipe, count: int | None) -> Recipe:
     """The recipe for this many devices: the first of its fleet, then more like its last one."""
+    if count is not None:
+        check_room(count)
     if recipe.fleet is None:
         if count is None:
             raise ConfigError("the recipe has no fleet: say how many devices with --devices N")
@@ -53,6 +56,8 @@ def with_devices(recipe: Recipe, count: int | None) -> Recipe:
         return _with_groups(recipe, ServerConfig(gflops=1.0), groups)
     fleet = build_fleet(recipe.fleet, recipe.seed)
     specs = list(fleet.devices.items())
+    if count is None:
+        check_room(len(specs))
     if count is None or count == len(specs):
         return recipe
     last = specs[-1][1]
@@ -201,10 +206,26 @@ def _last(log: Path) -> str:
     return printable(line) or "its log is empty"
 
 
+def check_room(devices: int) -> None:
+    """Nobody means to fill a machine several times over: it would take everything down with it."""
+    needed, available = _needed_bytes(devices), _available_bytes()
+    if available is not None and needed > _HOPELESS * available:
+        most = max(1, int(_HOPELESS * available - _SERVER_BYTES) // _DEVICE_BYTES)
+        raise ConfigError(
+            f"{devices:,} device processes take about {needed / 1e9:,.0f} GB of memory, and "
+            f"{available / 1e9:,.0f} GB are available: use at most {most:,} here (--devices), or "
+            "simulate them (fedoptima simulate)"
+        )
+
+
+def _needed_bytes(devices: int) -> int:
+    return _SERVER_BYTES + devices * _DEVICE_BYTES
+
+
 def crowding(devices: int) -> str:
     """A warning if this machine is too small for this many devices, or an empty string."""
     cores = os.cpu_count() or 1
-    needed, available = _SERVER_BYTES + devices * _DEVICE_BYTES, _available_bytes()
+    needed, available = _needed_bytes(devices), _available_bytes()
     if available is not None and needed > available:
         return (
             f"{devices} device processes and a server take about {needed / 1e9:.0f} GB of memory, "

@@ -22,6 +22,7 @@ from fedoptima.experiments.server_run import RunHooks, serve_run
 from fedoptima.experiments.server_setup import check_same_recipe, prepare_server
 from fedoptima.named_code import ANY_CODE, allow
 from fedoptima.runtime.address import Address, parse_address
+from fedoptima.runtime.gateway.process import check_gateways
 from fedoptima.runtime.security.access_lists import AccessLists
 from fedoptima.runtime.security.tls import ServerTLS, choose_security
 from fedoptima.runtime.server.finished import tell_devices
@@ -100,8 +101,7 @@ def serve(
         ```
     """
     address = parse_address(listen, option="listen", any_port=True)
-    if gateways < 0:
-        raise ConfigError(f"gateways = {gateways}: must be 0 or more")
+    check_gateways(gateways)
     tls = choose_security(address, ServerTLS.of(ca, cert, key), insecure=insecure)
     for warning in tls.check(address) if tls is not None else []:
         LOG.warning(warning)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from fedoptima.config.difference import difference
 from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.server import ServerCore
@@ -87,10 +88,12 @@ def check_same_recipe(recipe: Recipe, kept: Recipe, run: RunDirectory) -> None:
         kept = kept.model_copy(update={"stop": recipe.stop})
     # A thread count that the recipe leaves open was chosen when the run was started.
     threads = recipe.threads or kept.threads
-    if recipe.model_copy(update={"threads": threads}) != kept:
+    recipe = recipe.model_copy(update={"threads": threads})
+    if recipe != kept:
+        differs = difference(recipe, kept)
         raise ConfigError(
-            f"{run.path}: was started with another recipe; leave RECIPE and its options out to "
-            "resume it, or choose another folder"
+            f"{run.path}: was started with another recipe{f' ({differs})' if differs else ''}; "
+            "leave RECIPE and its options out to resume it, or choose another folder"
         )
 
 

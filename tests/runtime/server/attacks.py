@@ -126,8 +126,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         attack(member, replace(activations(0), data=replace(BATCH, id=PayloadId("evil|x")))),
         "names a payload 'evil|x'",
     ),
-    "a name that is a path": (attack(nothing, hello("../../etc/passwd")), "is no name"),
-    "the server's name": (attack(nothing, hello("server")), "is no name"),
+    "a name that is a path": (
+        attack(nothing, hello("../../etc/passwd")),
+        "cannot be a device's name",
+    ),
+    "the server's name": (attack(nothing, hello("server")), "cannot be a device's name"),
     "garbage later": (attack(introduced, b"\xff\xff garbage"), "cannot be read"),
     "an introduction twice": (attack(introduced, hello(MALLORY)), "does not send a hello frame"),
     "what only a server says": (attack(member, Stop("the end")), "does not send Stop"),

@@ -56,21 +56,22 @@ def stop(run: Run, wait: Wait = 60.0) -> None:
     reached = f" after {result.curve[-1].epochs:g} epochs" if result.curve else ""
     _say(
         f"ended{reached}: {result.reason}; its result is in {stopped.summary}\n"
-        f"to go on later: {resume_command(stopped)} --extend stop.epochs=N"
+        f"to go on later: {resume_command(stopped, '--extend', 'stop.epochs=N')}"
     )
 
 
-def resume_command(run: RunDirectory) -> str:
-    """Without what the command line of a server has besides: addresses and certificates."""
+def resume_command(run: RunDirectory, *options: str) -> str:
+    """Addresses and certificates of a server are not in its run's folder: a word about them."""
     from fedoptima.cli.recipe_options import allowance
 
     _, recipe, _ = run.open(run.path)
-    command = ["fedoptima", "simulate", "--resume", str(run.path)]
+    command, besides = ["fedoptima", "simulate", "--resume", str(run.path)], ""
     if run.description.mode is Mode.NETWORK:
         command = ["fedoptima", "server", "--resume", "--run-dir", str(run.path)]
+        besides = "\nand with what it had besides: --listen, certificates, lists of devices"
         if run.states.is_dir():
-            command = ["fedoptima", "run", "--resume", str(run.path)]
-    return shlex.join(command + allowance(recipe))
+            command, besides = ["fedoptima", "run", "--resume", str(run.path)], ""
+    return shlex.join([*command, *allowance(recipe), *options]) + besides
 
 
 def _asked(path: Path, wish: str, wait: float) -> RunDirectory:

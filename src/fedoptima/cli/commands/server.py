@@ -70,7 +70,9 @@ def server(
     gateways: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Processes that take the connections, for fleets of hundreds.", min=0
+            metavar="N",
+            help="Processes that take the connections, for fleets of hundreds; 64 at most.",
+            min=0,
         ),
     ] = 0,
     method: options.Method = None,
@@ -101,8 +103,10 @@ def server(
     """
     with options.deploy_extra():
         from fedoptima.runtime.address import parse_address
+        from fedoptima.runtime.gateway.process import check_gateways
         from fedoptima.runtime.security.access_lists import AccessLists
         from fedoptima.runtime.security.tls import ServerTLS, choose_security
+    check_gateways(gateways)
     address = parse_address(listen, option="--listen", any_port=True)
     tls = choose_security(address, ServerTLS.of(ca, cert, key), insecure=insecure)
     for warning in tls.check(address) if tls is not None else []:
@@ -151,7 +155,8 @@ def _folder(
     recipe: Recipe | None, path: Path | None, resume: bool, extend: list[str] | None
 ) -> tuple[RunDirectory, Recipe, bool]:
     """The run's folder and recipe, and whether it is resumed."""
-    from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
+    from fedoptima.experiments.fresh_directory import fresh_directory
+    from fedoptima.experiments.run_directory import RunDirectory
     from fedoptima.experiments.server_setup import check_same_recipe
 
     if extend and not resume:

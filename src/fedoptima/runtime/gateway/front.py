@@ -236,7 +236,10 @@ async def _serve(end: socket.socket, inbound: Arena, outbound: Arena) -> None:
     LOG.propagate = False
     LOG.setLevel(logging.DEBUG)
     heard = link.heard()
-    start, address = cast(Start, await anext(heard)), cast(Address, await anext(heard))
+    start = cast(Start | None, await anext(heard, None))
+    address = cast(Address | None, await anext(heard, None))
+    if start is None or address is None:  # the server has ended meanwhile
+        return
     front = Front(link, inbound, outbound, lambda: start.clock + time.monotonic())
     streams = ServerStreams(
         front,

@@ -6,8 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -45,6 +43,7 @@ from fedoptima.runtime.gateway.messages import (
     Start,
     Wrong,
 )
+from fedoptima.runtime.gateway.process import start_process
 from fedoptima.runtime.gateway.remote_session import RemoteSession
 from fedoptima.runtime.server.reception import NodeReception, Refused, Visitor
 from fedoptima.runtime.server.server_node import ServerNode
@@ -81,8 +80,7 @@ class Gateway:
         descriptors = [create(nbytes), create(nbytes)]
         self._inbound, self._outbound = map(Arena, descriptors)
         given = [theirs.fileno(), *descriptors]
-        command = [sys.executable, "-P", "-m", "fedoptima.runtime.gateway.front", *map(str, given)]
-        self.process = subprocess.Popen(command, pass_fds=given, stdin=subprocess.DEVNULL)
+        self.process = start_process(given)
         theirs.close()
         for descriptor in descriptors:
             os.close(descriptor)

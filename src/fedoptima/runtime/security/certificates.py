@@ -94,15 +94,19 @@ def make_authority(
     return server
 
 
+def check_device_name(name: str) -> None:
+    if not DEVICE_NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name == "server":
+        raise ConfigError(
+            f"{name[: 2 * _LONGEST_NAME]!r} cannot be a device's name: use at most {_LONGEST_NAME} "
+            "letters, digits and _ . - (a letter or a digit first), and not 'server'"
+        )
+
+
 def make_device(
     folder: Path, name: str, *, days: int = DAYS, start: datetime | None = None
 ) -> Pair:
     """Make the certificate of one device, signed by the CA in this folder."""
-    if not DEVICE_NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name == "server":
-        raise ConfigError(
-            f"{name!r} cannot be a device's name: use at most {_LONGEST_NAME} letters, digits and "
-            "_ . - (a letter or a digit first), and not 'server'"
-        )
+    check_device_name(name)
     device = device_files(folder, name)
     _refuse_existing(device, "to make a new one, move it and its key away first")
     _check_days(days)

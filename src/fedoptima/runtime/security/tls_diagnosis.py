@@ -126,6 +126,7 @@ def _about_the_device(server: Address, tls: DeviceTLS) -> str:
     return (
         f"{server} refused the certificate {tls.cert} (of {name!r}, signed by "
         f"{issuer_name(certificate)!r}, valid until {end:%Y-%m-%d}): it is not from the CA which "
-        "that server trusts, or not valid by that server's clock; the server's log says which. "
+        "that server trusts, or not valid by that server's clock (started with "
+        "GRPC_VERBOSITY=INFO, that server's log says which). "
         f"Make another with that server's CA: fedoptima certs device {name}"
     )

@@ -14,9 +14,10 @@ import grpc
 from fedoptima.core.errors import ConfigError, ProtocolViolation, Unresponsive
 from fedoptima.core.messages import Message
 from fedoptima.core.text import printable
-from fedoptima.core.types import SERVER, NodeId
+from fedoptima.core.types import NodeId
 from fedoptima.runtime.address import Address, bind_error, peer_address
 from fedoptima.runtime.security.access_lists import AccessLists
+from fedoptima.runtime.security.certificates import check_device_name
 from fedoptima.runtime.security.tls import ServerTLS, peer_name, peer_serial
 from fedoptima.runtime.server.descriptors import most_connections
 from fedoptima.runtime.server.ping_ring import PingRing
@@ -245,8 +246,10 @@ class ServerStreams:
         if (why := refusal(hello)) is not None:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, why)
         name = hello.name
-        if not name or len(name) > _NAME_LENGTH or name == SERVER or not _is_plain(name):
-            raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"{name[:_NAME_LENGTH]!r} is no name")
+        try:
+            check_device_name(name)
+        except ConfigError as error:
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, str(error)) from error
         if len(hello.process) > _NAME_LENGTH:  # kept as long as the session
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the process has too long a name")
         if self._tls is not None:
@@ -321,7 +324,3 @@ class ServerStreams:
 def _reason_of(reading: asyncio.Task[None]) -> str:
     error = None if reading.cancelled() else reading.exception()
     return "" if error is None else f"{type(error).__name__}: {error}".strip(": ")
-
-
-def _is_plain(name: str) -> bool:
-    return name.isascii() and all(letter.isalnum() or letter in "_.-" for letter in name)
