@@ -64,6 +64,11 @@ def test_labels_that_begin_at_1_are_recognised() -> None:
     assert refusal(small(), LABELS + 1).endswith("if your labels begin at 1, subtract 1 from them")
 
 
+def test_a_label_out_of_range_is_one_reason_for_too_many_classes() -> None:
+    text = refusal(small(), torch.tensor([*LABELS[:-1].tolist(), 9]))
+    assert text.endswith("(batch, 10); if there are not so many, look for wrong labels from 2 to 9")
+
+
 def test_a_lazy_module_is_named_before_its_weights_are_missed() -> None:
     text = refusal(nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(2)))
     assert text.startswith("model: 1 (LazyLinear) has no weights before its first call; call the")

@@ -69,9 +69,9 @@ def simulate(
 ) -> Result:
     """Train on a virtual clock and return the trained model, its curve and every node's idle time.
 
-    Either a recipe, or its parts; parts given with a recipe replace those of it. A part is what
-    the recipe's table would hold: a name (`fleet="testbed_a"`, `method="fl"`) or a mapping
-    (`training={"batch_size": 50}`).
+    Either a recipe, or its parts; parts given with a recipe replace those of it, `training` and
+    `split` key by key. A part is what the recipe's table would hold: a name (`fleet="testbed_a"`,
+    `method="fl"`) or a mapping (`training={"batch_size": 50}`).
 
     Ctrl-C stops a run that has a folder (`out`) at a point from which `resume` continues; a second
     one ends it at once.

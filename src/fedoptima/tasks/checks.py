@@ -23,8 +23,9 @@ def check_output(output: object, wanted: Output, samples: int, task: Task) -> No
         if shape == (samples, *wanted.shape) or flat:
             return
         got = str(shape)
-        one_less = task.labels == "classes" and shape == (samples, wanted.size - 1)
-        hint = "; if your labels begin at 1, subtract 1 from them" if one_less else ""
+        hint = (
+            _about_classes(shape[1], wanted.size, task) if shape == (samples, *shape[1:2]) else ""
+        )
     else:
         got = type(output).__name__
         hint = ", and nothing beside it"
@@ -34,6 +35,18 @@ def check_output(output: object, wanted: Output, samples: int, task: Task) -> No
         f"{wanted.in_words(samples)}, which is {_EACH[task.predicts].format(size=wanted.size)}"
         f"{hint}"
     )
+
+
+def _about_classes(outputs: int, classes: int, task: Task) -> str:
+    """Labels are counted up to the highest of them, which may be wrong, or not the last class."""
+    if task.labels != "classes":
+        return ""
+    if outputs == classes - 1:
+        return "; if your labels begin at 1, subtract 1 from them"
+    if outputs > classes:
+        own = f"task={{'name': {task.name!r}, 'size': {outputs}}}"
+        return f"; if the labels do not show all classes, say how many there are: {own}"
+    return f"; if there are not so many, look for wrong labels from {outputs} to {classes - 1}"
 
 
 def check_loss_of(loss: Loss, output: Tensor, labels: Tensor) -> None:
