@@ -235,7 +235,7 @@ def test_a_name_the_auxiliary_network_needs_is_refused() -> None:
             "method={'credit_timeout': 0.0}",
         ),
         ({"method": {"name": "fl", "on_leave": "weep"}}, "method={'on_leave': 'weep'}.*'drop'"),
-        ({"epochs": 1, "stop": {"epochs": 2}}, "epochs=1 and epochs=2 are both given; leave one"),
+        ({"epochs": 1, "stop": {"epochs": 2}}, r"epochs=1 and stop={'epochs': 2} are both given"),
         (
             {"fleet": {"server": {"gflops": 1.0}, "devices": {"name": "a", "gflops": 1.0}}},
             r"simulate\(fleet={'devices': ...}\): must be a list; put what is there in brackets",

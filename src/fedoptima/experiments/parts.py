@@ -52,8 +52,8 @@ def recipe_from(
     """
     if epochs is not None and stop is not None and stop.get("epochs", epochs) != epochs:
         raise ConfigError(
-            f"{where}: epochs={epochs} and stop.epochs = {stop['epochs']} are both given; leave "
-            "one of them out"
+            f"{where}: epochs={epochs} and stop={{'epochs': {stop['epochs']}}} are both given; "
+            "leave one of them out"
         )
     method_table, methods = given_method(method)
     training_table, functions = given_training(training)
