@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.tasks.output import Output
 from fedoptima.tasks.task import Loss, Task
 
+_SMALL = 1e-6  # a loss of which nothing can be said
 _EACH = {
     "sample": "(batch, {size})",
     "position": "(batch, length, {size})",
@@ -77,3 +80,22 @@ def check_loss_of(loss: Loss, output: Tensor, labels: Tensor) -> None:
             "the loss has no gradient: it must be computed from the outputs by differentiable "
             "operations, without detach(), item() or argmax"
         )
+    if _adds_up(loss, leaf.detach(), labels):
+        raise ConfigError(
+            "the loss is the sum over the batch: of a sample that comes twice it is twice as much; "
+            "it must return the mean, so that the batch size does not change the steps: use "
+            "reduction='mean', or divide by len(labels)"
+        )
+
+
+def _adds_up(loss: Loss, output: Tensor, labels: Tensor) -> bool:
+    try:
+        once, twice = (
+            float(
+                loss(output[:1].repeat_interleave(times, 0), labels[:1].repeat_interleave(times, 0))
+            )
+            for times in (1, 2)
+        )
+    except Exception:  # one that cannot do with a single sample is no plain sum
+        return False
+    return abs(once) > _SMALL and math.isclose(twice, 2 * once, rel_tol=1e-4)
