@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
 from fedoptima.config.schema import Recipe
@@ -37,6 +39,9 @@ if TYPE_CHECKING:  # they take torch, and a dry run may do without
 
     from fedoptima.data.dataset import Dataset
     from fedoptima.tasks.task import Loss, Task
+
+# Torch's generator and modes are the process's: trainings in several of its threads take turns.
+_TRAINING = RLock()
 
 
 @speaks_python()
@@ -180,23 +185,24 @@ def start(
     interrupted: Callable[[], bool],
 ) -> Result:
     """A new run of a complete recipe; see `simulate`."""
-    experiment = _prepare(recipe, given, reading, dry=dry)
-    directory = None
-    if out is not None:
-        directory = RunDirectory.create(Path(out), experiment.describe(dry=dry))
-    try:
-        return run_experiment(
-            experiment,
-            directory=directory,
-            dry=dry,
-            checkpoint_every=checkpoint_every,
-            observer=observer,
-            interrupted=interrupted,
-        )
-    except ConfigError:  # found at the start: nothing was trained, and `out` must be usable again
-        if directory is not None:
-            directory.discard()
-        raise
+    with nullcontext() if dry else _TRAINING:
+        experiment = _prepare(recipe, given, reading, dry=dry)
+        directory = None
+        if out is not None:
+            directory = RunDirectory.create(Path(out), experiment.describe(dry=dry))
+        try:
+            return run_experiment(
+                experiment,
+                directory=directory,
+                dry=dry,
+                checkpoint_every=checkpoint_every,
+                observer=observer,
+                interrupted=interrupted,
+            )
+        except ConfigError:  # at the start: nothing was trained, and `out` must be usable again
+            if directory is not None:
+                directory.discard()
+            raise
 
 
 def _prepare(recipe: Recipe, given: Given, reading: ReadingProgress, *, dry: bool) -> Simulated:
@@ -312,20 +318,21 @@ def go_on(
     if extend:
         recipe = extend_run(run, recipe, extend)
     recipe = recipe.model_copy(update={"workers": workers})
-    experiment = _prepare(recipe, given, reading, dry=dry)
-    if not dry:
-        run.check_material(experiment.material)
-    if extend:  # not earlier: what was not possible leaves the run as it was
-        run.extend(recipe)
-    return run_experiment(
-        experiment,
-        directory=run,
-        dry=dry,
-        resume=True,
-        checkpoint_every=checkpoint_every,
-        observer=observer,
-        interrupted=interrupted,
-    )
+    with nullcontext() if dry else _TRAINING:
+        experiment = _prepare(recipe, given, reading, dry=dry)
+        if not dry:
+            run.check_material(experiment.material)
+        if extend:  # not earlier: what was not possible leaves the run as it was
+            run.extend(recipe)
+        return run_experiment(
+            experiment,
+            directory=run,
+            dry=dry,
+            resume=True,
+            checkpoint_every=checkpoint_every,
+            observer=observer,
+            interrupted=interrupted,
+        )
 
 
 def _both(view: Callable[[Watch], None], observer: SimulationObserver | None) -> SimulationObserver:
