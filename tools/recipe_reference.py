@@ -23,7 +23,8 @@ error, and the message names the nearest one.
 `--set KEY=VALUE` changes a key for one run, the value as in TOML: `--set training.batch_size=20
 --set method.name=fl`. The items of a list are counted from 0: `--set fleet.devices.0.gflops=8`. In
 Python the same tables are dictionaries:
-`fedoptima.simulate("recipe.toml", training={"batch_size": 20})`.
+`fedoptima.simulate("recipe.toml", training={"batch_size": 20})`. There `training` and `split`
+change the keys that are given; any other table takes the place of the recipe's.
 
 A recipe has at least `model.name`, `data.name` and one key of `stop`; a simulation also needs
 `fleet`. A key whose default is *unset* is one that is left out.

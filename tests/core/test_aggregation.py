@@ -56,13 +56,15 @@ def test_an_asynchronous_merge_keeps_the_rest_of_the_global_model() -> None:
     assert decision.settled == ((A, update("a/0/1", version=4)),)
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), -1.0, 0.0, 2.0])
-def test_a_weight_that_a_users_policy_must_not_have_is_named(wrong: float) -> None:
+@pytest.mark.parametrize("wrong", [float("nan"), -1.0, 0.0, 2.0, None, "0.5"])
+def test_a_weight_that_a_users_policy_must_not_have_is_named(wrong: object) -> None:
     class Own(AsyncStaleness):
         def weight(self, offer: Offer) -> float:
-            return wrong
+            return wrong  # type: ignore[return-value]
 
-    with pytest.raises(RunFailed, match=r"Own.weight returned .* of a; it must be above 0 and at"):
+    with pytest.raises(
+        RunFailed, match=r"Own.weight returned .* of a; it must be a number above 0"
+    ):
         offer(Own(8), A, based_on=4, version=5)
 
 

@@ -33,6 +33,13 @@ def test_epochs_that_were_summed_up_from_shares_are_enough() -> None:
     assert Stopper(StopRule(epochs=1.0)).spent(rounds=0, epochs=sum([0.1] * 10)) is not None
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "devices_worst_accuracy"])
+def test_a_target_in_percent_is_no_accuracy(metric: str) -> None:
+    with pytest.raises(ConfigError, match=r"stop.target = 90: an accuracy is at most 1 \(0.8 is"):
+        StopRule(metric=metric, target=90.0, epochs=1.0)
+    assert StopRule(metric="perplexity", target=90.0).target == 90.0
+
+
 def test_the_target_accuracy_stops_the_run_when_it_is_reached() -> None:
     stopper = Stopper(StopRule(target_accuracy=0.8))
     assert stopper.evaluated({"accuracy": 0.79}, epochs=1.0) is None

@@ -108,6 +108,12 @@ def test_devices_that_are_not_in_the_fleet_are_named() -> None:
         run(train=parts, data=None)
 
 
+def test_data_of_devices_that_are_all_unknown_are_not_dealt_out_among_the_others() -> None:
+    parts = {f"other {name}": part for name, part in by_device().items()}
+    with pytest.raises(ConfigError, match=r"other slow.* not in the fleet; it has slow, middle"):
+        run(train=parts, data=None)
+
+
 @METHODS
 def test_rows_are_divided_by_who_made_them(method: str) -> None:
     results = [on_rows(method=method, workers=workers, epochs=1) for workers in (1, 2)]

@@ -64,6 +64,11 @@ def test_labels_that_begin_at_1_are_recognised() -> None:
     assert refusal(small(), LABELS + 1).endswith("if your labels begin at 1, subtract 1 from them")
 
 
+def test_a_label_out_of_range_is_one_reason_for_too_many_classes() -> None:
+    text = refusal(small(), torch.tensor([*LABELS[:-1].tolist(), 9]))
+    assert text.endswith("(batch, 10); if there are not so many, look for wrong labels from 2 to 9")
+
+
 def test_a_lazy_module_is_named_before_its_weights_are_missed() -> None:
     text = refusal(nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(2)))
     assert text.startswith("model: 1 (LazyLinear) has no weights before its first call; call the")
@@ -133,3 +138,23 @@ def test_other_statistics_are_not_warned_of(model: nn.Module, steps: int) -> Non
 def test_a_warning_of_statistics_counts_the_layers() -> None:
     several = nn.Sequential(normalised(0.05), normalised(0.01), normalised(0.02))
     assert "momentum = 0.01 (1.1 and 2 more)" in slow_statistics(several, 5)
+
+
+class Tied(nn.Module):
+    """Its last layer is its first one, turned round, as in many language models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(4, 2, bias=False), nn.Linear(4, 2, bias=False)
+        self.out.weight = self.into.weight
+        self.middle = nn.Linear(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.out(self.middle(self.into(x)))
+        return found
+
+
+def test_tied_weights_that_leave_no_place_to_cut_are_named() -> None:
+    text = refusal(Tied())
+    assert "cannot be split: 'into.weight' and 'out.weight' are one tensor" in text
+    assert "name a module after which to cut" not in text

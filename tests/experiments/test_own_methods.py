@@ -299,6 +299,10 @@ def made_already(devices: int) -> Method:
         (lambda devices, *, mu: fl(devices), "method={'mu': ...}: is missing; set it, or give it"),
         (lambda: fl(1), "method=custom: is not a method: it must take the number of devices"),
         (fl(3), "method: a Method (fl) is given; give the function that makes it of the number of"),
+        (
+            lambda devices: replace(fl(devices), aggregation=AsyncStaleness),
+            "its aggregation is made without arguments, which fails (missing a required",
+        ),
         (made_already, "its aggregation is a Barrier that is made already, and each server needs"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.custom import as_dataset
 from fedoptima.experiments.given import Given
+from fedoptima.experiments.parts import recipe_from
 from fedoptima.experiments.setup import prepare
 from tests.experiments.runs import FLEET, data, network, run
 
@@ -129,10 +131,30 @@ def test_parts_given_beside_a_recipe_replace_those_of_it() -> None:
     assert set(result.usage) == {"server", *(f"device-{n}" for n in range(1, 9))}
 
 
+def test_training_given_beside_a_recipe_changes_single_keys_of_it(tmp_path: Path) -> None:
+    lower = {"device": {"learning_rate": 0.02}}
+    demo = RECIPES / "demo_digits.toml"
+    fedoptima.simulate(demo, training=lower, dry=True, epochs=1, out=tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    found = config["recipe"]["training"]
+    assert (found["batch_size"], found["schedule"]["kind"]) == (20, "cosine")
+    assert found["device"]["nesterov"]
+    assert found["device"]["learning_rate"] == 0.02
+    assert found["server"]["learning_rate"] == 0.05
+
+
+def test_training_given_beside_a_recipe_comes_before_what_a_method_has_of_its_own() -> None:
+    own = {"fl": {"training": {"iterations": 3, "batch_size": 7}}}
+    demo = fedoptima.load_recipe(RECIPES / "demo_digits.toml", ["method.name=fl"])
+    recipe = validate(Recipe, {**demo.model_dump(exclude_unset=True), "methods": own}, "demo")
+    whole, _ = recipe_from(recipe, "simulate()", training={"batch_size": 5})
+    assert (whole.training.batch_size, whole.training.iterations) == (5, 3)
+
+
 def test_more_classes_than_the_labels_show_can_be_said() -> None:
     inputs, labels = data()
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5))
-    with pytest.raises(ConfigError, match=r"\(2, 5\).*3 classes"):
+    with pytest.raises(ConfigError, match=r"\(2, 5\).*3 classes.*'classification', 'size': 5}$"):
         run(model=model, train=(inputs, labels))
     assert run(model=model, data={"classes": 5}, epochs=1.0).weights["3.bias"].shape == (5,)
 
@@ -213,6 +235,11 @@ def test_a_name_the_auxiliary_network_needs_is_refused() -> None:
             "method={'credit_timeout': 0.0}",
         ),
         ({"method": {"name": "fl", "on_leave": "weep"}}, "method={'on_leave': 'weep'}.*'drop'"),
+        ({"epochs": 1, "stop": {"epochs": 2}}, r"epochs=1 and stop={'epochs': 2} are both given"),
+        (
+            {"fleet": {"server": {"gflops": 1.0}, "devices": {"name": "a", "gflops": 1.0}}},
+            r"simulate\(fleet={'devices': ...}\): must be a list; put what is there in brackets",
+        ),
         ({"device": "gpu"}, "device='gpu': use 'cpu'"),
         ({"device": "meta"}, "device='meta': use 'cpu'"),
         ({"device": "cuda:99"}, "device='cuda:99': torch sees .* GPU here; use device='cpu'"),

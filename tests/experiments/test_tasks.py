@@ -258,7 +258,7 @@ def test_without_an_accuracy_the_report_shows_the_loss(tmp_path: Path) -> None:
 
 def test_devices_are_measured_on_what_they_hold_out_of_their_own_data(tmp_path: Path) -> None:
     data = {"partition": {"kind": "iid"}, "device_validation": 0.25}
-    stop = {"epochs": 2, "metric": "devices_worst_accuracy", "target": 2.0}
+    stop = {"epochs": 2, "metric": "devices_worst_accuracy", "patience": 9.0}
     usual = {"epochs": None, "data": data, "stop": stop}
     one = run("classification", **usual, out=tmp_path / "run")
     assert one.device_samples == 2 * 180
@@ -305,6 +305,7 @@ def test_a_loss_of_ones_own_sees_outputs_in_the_shape_of_the_labels(task: object
             {"loss": nn.CrossEntropyLoss(reduction="none")},
             "one loss for each; it must return their",
         ),
+        ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "the loss is the sum over the batch"),
         ({"loss": nn.functional.mse_loss}, r"loss fails on outputs \(2, 3\)"),
         ({"loss": lambda outputs, labels: 0.0}, "the loss returns float"),
         ({"loss": lambda out, labels: (out.argmax(1) - labels).float().mean()}, "no gradient"),

@@ -49,6 +49,22 @@ class ResidualNetwork(nn.Module):
         return self.fc(torch.flatten(self.pool(self.layer2(self.layer1(images))), 1))
 
 
+class SpareNetwork(nn.Module):
+    """Holds more than its forward uses, and one layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(32, 16), nn.Linear(16, 16), nn.Linear(16, 3)])
+        self.first = self.layers[0]
+        self.unused = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        for layer in self.layers:
+            rows = layer(rows).relu()
+        return rows
+
+
 def every_network() -> dict[str, tuple[nn.Module, Tensor]]:
     torch.manual_seed(0)
     words = torch.randint(0, 20, (2, 7))
@@ -59,4 +75,5 @@ def every_network() -> dict[str, tuple[nn.Module, Tensor]]:
         "transformer6": (transformer6(vocabulary=20, length=7, classes=2), words),
         "transformer12": (transformer12(vocabulary=20, length=7, classes=2), words),
         "residual": (ResidualNetwork(), torch.rand(2, 3, 8, 8)),
+        "spare": (SpareNetwork(), torch.rand(2, 32)),
     }

@@ -194,6 +194,8 @@ def _describe(details: ErrorDetails, model: type[BaseModel]) -> str:
             return f"{key}: is missing{_EXAMPLES.get(key, '')}"
         case "model_type" | "model_attributes_type" | "dataclass_type":
             return f"{key} = {cut(repr(details['input']))}: {_as_table(key, details, model)}"
+        case "tuple_type":
+            return f"{key}: must be a list; put what is there in brackets, [...]"
         case "value_error":
             return message if message.startswith(f"{key}.") else f"{key}: {message}"
     return f"{key} = {cut(repr(details['input']))}: {message[:1].lower()}{message[1:]}"

@@ -68,8 +68,8 @@ class OptimizerConfig(Strict):
         examples=["adamw"],
     )
     learning_rate: Positive = Field(default=0.01, description="Before the schedule's factor.")
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd: momentum.")
-    nesterov: bool = Field(default=False, description="sgd: Nesterov's momentum.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd alone: momentum.")
+    nesterov: bool = Field(default=False, description="sgd alone: Nesterov's momentum.")
     weight_decay: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="Share of a weight that is taken off."
     )
@@ -84,7 +84,8 @@ class OptimizerConfig(Strict):
 
     options: dict[str, Any] = Field(
         default={},
-        description="Further arguments of the optimiser, by name.",
+        description="Further arguments of the optimiser, by name; here also the momentum of others "
+        "than sgd.",
         examples=[{"betas": [0.9, 0.95]}],
     )
     schedule: ScheduleConfig | None = Field(

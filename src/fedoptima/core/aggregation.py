@@ -185,10 +185,14 @@ class AsyncStaleness(NoBarrier):
             return _refuse(offer)
         device, update, size = offer.device, offer.update, offer.share.update
         wanted = self.weight(offer)
-        if not 0 < wanted <= 1:  # a method of the user's own may say anything
+        # A method of the user's own may say anything.
+        if not (isinstance(wanted, int | float) and 0 < wanted <= 1):
+            said = (
+                f"{wanted:g}" if isinstance(wanted, int | float) else f"a {type(wanted).__name__}"
+            )
             raise RunFailed(
-                f"{type(self).__name__}.weight returned {wanted:g} for an update of {device}; "
-                "it must be above 0 and at most 1"
+                f"{type(self).__name__}.weight returned {said} for an update of {device}; it must "
+                "be a number above 0 and at most 1"
             )
         weight = self.allowance.take(device, offer.share, wanted)
         part = weight / wanted

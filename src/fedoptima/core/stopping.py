@@ -62,6 +62,11 @@ class StopRule:
             raise ConfigError(
                 f"stop.target_accuracy = {self.target_accuracy:g}: must be at most 1 (0.8 is 80 %)"
             )
+        accuracy = self.metric is not None and _without_devices(self.metric) == ACCURACY
+        if accuracy and self.target is not None and self.target > 1:
+            raise ConfigError(
+                f"stop.target = {self.target:g}: an accuracy is at most 1 (0.8 is 80 %)"
+            )
 
     @property
     def seconds(self) -> float | None:

@@ -22,6 +22,7 @@ class Columns:
     names: tuple[str, ...]
     source: Any  # source[name]: the values of all samples, in their order
     rows: Tensor | None = None  # those that are left; None: all
+    by_device: bool = False  # each value is the name of the device that the sample was given for
 
     @classmethod
     def of(cls, values: dict[str, Sequence[object]], samples: int) -> Columns:

@@ -155,7 +155,7 @@ def _columns(parts: Mapping[str, object], opened_parts: Mapping[str, Any]) -> Co
         found = columns_of(data.dataset if isinstance(data, DataLoader) else data)
         return None if found is None else Columns(*found)
     names = [device for device, part in opened_parts.items() for _ in range(len(part))]
-    return Columns((DEVICE,), {DEVICE: names})
+    return Columns((DEVICE,), {DEVICE: names}, by_device=True)
 
 
 def _samples(data: Split | Any, where: str, *, cache: bool, choice: Choice) -> Samples:

@@ -94,16 +94,21 @@ def apportion(samples: int, shares: Sequence[float]) -> list[int]:
 
 
 def by_group(
-    groups: Sequence[object], devices: Sequence[str], *, seed: int, column: str
+    groups: Sequence[object],
+    devices: Sequence[str],
+    *,
+    seed: int,
+    column: str,
+    by_device: bool = False,
 ) -> list[Indices]:
     """Samples of one group stay together. A group with a device's name is that device's.
 
     Groups with other names are dealt out, the largest first, to the device that has the fewest
-    samples.
+    samples; with ``by_device`` there must be none.
     """
     names = [str(group) for group in groups]
     counts = Counter(names)
-    if not counts.keys().isdisjoint(devices):
+    if by_device or not counts.keys().isdisjoint(devices):
         owner = _own_groups(counts, devices, column)
     else:
         owner = _dealt(counts, devices, seed, column)

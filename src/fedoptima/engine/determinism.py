@@ -17,7 +17,7 @@ _WARN = 1  # torch's number for it
 
 @contextmanager
 def deterministic(threads: int | None = None, precision: Precision = "float32") -> Iterator[None]:
-    """Reproducible kernels and an untouched global generator, for the time of a run."""
+    """Reproducible kernels, gradients, and an untouched global generator, for the time of a run."""
     threads_before = torch.get_num_threads()
     products = torch.get_float32_matmul_precision()
     before = torch.get_deterministic_debug_mode()
@@ -26,7 +26,8 @@ def deterministic(threads: int | None = None, precision: Precision = "float32") 
     memory = torch.utils.deterministic  # torch has no types for its one setting
     fills = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
     devices = list(range(torch.cuda.device_count()))
-    with torch.random.fork_rng(devices=devices):
+    # A notebook that only evaluates may have turned gradients off for good.
+    with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
         # Warn: an operation without a deterministic kernel must not make a model unusable.
         _set_mode(_WARN)
         cudnn.deterministic, cudnn.benchmark = True, False

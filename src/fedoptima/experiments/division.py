@@ -33,7 +33,8 @@ def divide(
         case "column":
             assert config.column is not None
             values = _column(dataset, config.column)
-            return by_group(values, devices, seed=seed, column=config.column)
+            by_device = dataset.columns is not None and dataset.columns.by_device
+            return by_group(values, devices, seed=seed, column=config.column, by_device=by_device)
         case "file":
             assert config.file is not None
             return by_file(config.file, devices=devices, samples=samples)

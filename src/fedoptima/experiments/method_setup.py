@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from difflib import get_close_matches
+from inspect import signature
 from typing import get_type_hints
 
 from pydantic import ConfigDict, ValidationError, validate_call
@@ -23,6 +24,8 @@ from fedoptima.named_code import Code
 from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.sim.fleet import build_fleet, charges_memory
 from fedoptima.tasks.output import Output
+
+_POLICIES = ("flow", "aggregation", "scheduler", "reuse")  # of a method; functions that make them
 
 
 def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Method:
@@ -48,7 +51,7 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
             )
         _check_policies(method)
         # They check their settings, which should happen before a run is set up.
-        policies = (method.flow(), method.aggregation(), method.scheduler(), method.reuse())
+        policies = tuple(_made(method, part) for part in _POLICIES)
         make_storable(build, policies)
     except ValidationError as error:
         raise ConfigError(_mistake(error.errors()[0], build)) from error
@@ -69,8 +72,22 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
     return replace(method, resolved=json.loads(json.dumps(own)))  # as it is when read back
 
 
+def _made(method: Method, part: str) -> object:
+    make = getattr(method, part)
+    try:
+        signature(make).bind()
+    except TypeError as error:
+        raise ConfigError(
+            f"its {part} is made without arguments, which fails ({error}); give them with it: "
+            f"{part}=partial(Policy, ...)"
+        ) from error
+    except ValueError:  # no signature to be had
+        pass
+    return make()
+
+
 def _check_policies(method: Method) -> None:
-    for part in ("flow", "aggregation", "scheduler", "reuse"):
+    for part in _POLICIES:
         if not callable(policy := getattr(method, part)):
             raise ConfigError(
                 f"its {part} is a {type(policy).__name__} that is made already, and each server "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedoptima.config.load import as_recipe, of_method, unset_in_methods, validate
+from fedoptima.config.own_settings import TABLES, laid_over
 from fedoptima.config.schema import Recipe
+from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.given import Given, custom_table, given_data, given_method
 from fedoptima.experiments.given_task import given_task
 from fedoptima.experiments.given_training import given_training
@@ -41,12 +43,18 @@ def recipe_from(
     several: bool = False,
     **others: object,
 ) -> tuple[Recipe, Given]:
-    """The whole recipe, and what of it is given in Python; parts replace those of ``recipe``.
+    """The whole recipe, and what of it is given in Python; parts replace those of ``recipe``,
+    `training` and `split` key by key, as ``--set`` does.
 
     ``several``: it is for several methods; otherwise what its method has of its own is laid over
     the rest. ``others``: tables and values of the recipe, as they are there. ``where``: what a
     mistake is in, a call such as "simulate()".
     """
+    if epochs is not None and stop is not None and stop.get("epochs", epochs) != epochs:
+        raise ConfigError(
+            f"{where}: epochs={epochs} and stop={{'epochs': {stop['epochs']}}} are both given; "
+            "leave one of them out"
+        )
     method_table, methods = given_method(method)
     training_table, functions = given_training(training)
     learned, base = given_task(task), None if recipe is None else as_recipe(recipe)
@@ -91,6 +99,17 @@ def _resolve(base: Recipe | None, parts: Options, where: str) -> Recipe:
     if not given:
         return base
     kept = {**base.model_dump(exclude_unset=True), "workers": base.workers}
-    for name in given:
-        unset_in_methods(kept, name)
-    return validate(Recipe, {**kept, **given}, where)
+    laid = {name: part for name, part in given.items() if name in TABLES}
+    for key in _keys_in(laid):
+        unset_in_methods(kept, key)
+    others = {name: part for name, part in given.items() if name not in laid}
+    return validate(Recipe, {**laid_over(kept, laid), **others}, where)
+
+
+def _keys_in(table: Options, path: str = "") -> Iterator[str]:
+    """Of values, tables left out: "training.device.momentum"."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _keys_in(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
 from fedoptima.config.schema import Recipe
@@ -38,6 +40,9 @@ if TYPE_CHECKING:  # they take torch, and a dry run may do without
     from fedoptima.data.dataset import Dataset
     from fedoptima.tasks.task import Loss, Task
 
+# Torch's generator and modes are the process's: trainings in several of its threads take turns.
+_TRAINING = RLock()
+
 
 @speaks_python()
 def simulate(
@@ -69,9 +74,9 @@ def simulate(
 ) -> Result:
     """Train on a virtual clock and return the trained model, its curve and every node's idle time.
 
-    Either a recipe, or its parts; parts given with a recipe replace those of it. A part is what
-    the recipe's table would hold: a name (`fleet="testbed_a"`, `method="fl"`) or a mapping
-    (`training={"batch_size": 50}`).
+    Either a recipe, or its parts; parts given with a recipe replace those of it, `training` and
+    `split` key by key. A part is what the recipe's table would hold: a name (`fleet="testbed_a"`,
+    `method="fl"`) or a mapping (`training={"batch_size": 50}`).
 
     Ctrl-C stops a run that has a folder (`out`) at a point from which `resume` continues; a second
     one ends it at once.
@@ -180,23 +185,24 @@ def start(
     interrupted: Callable[[], bool],
 ) -> Result:
     """A new run of a complete recipe; see `simulate`."""
-    experiment = _prepare(recipe, given, reading, dry=dry)
-    directory = None
-    if out is not None:
-        directory = RunDirectory.create(Path(out), experiment.describe(dry=dry))
-    try:
-        return run_experiment(
-            experiment,
-            directory=directory,
-            dry=dry,
-            checkpoint_every=checkpoint_every,
-            observer=observer,
-            interrupted=interrupted,
-        )
-    except ConfigError:  # found at the start: nothing was trained, and `out` must be usable again
-        if directory is not None:
-            directory.discard()
-        raise
+    with nullcontext() if dry else _TRAINING:
+        experiment = _prepare(recipe, given, reading, dry=dry)
+        directory = None
+        if out is not None:
+            directory = RunDirectory.create(Path(out), experiment.describe(dry=dry))
+        try:
+            return run_experiment(
+                experiment,
+                directory=directory,
+                dry=dry,
+                checkpoint_every=checkpoint_every,
+                observer=observer,
+                interrupted=interrupted,
+            )
+        except ConfigError:  # at the start: nothing was trained, and `out` must be usable again
+            if directory is not None:
+                directory.discard()
+            raise
 
 
 def _prepare(recipe: Recipe, given: Given, reading: ReadingProgress, *, dry: bool) -> Simulated:
@@ -312,20 +318,21 @@ def go_on(
     if extend:
         recipe = extend_run(run, recipe, extend)
     recipe = recipe.model_copy(update={"workers": workers})
-    experiment = _prepare(recipe, given, reading, dry=dry)
-    if not dry:
-        run.check_material(experiment.material)
-    if extend:  # not earlier: what was not possible leaves the run as it was
-        run.extend(recipe)
-    return run_experiment(
-        experiment,
-        directory=run,
-        dry=dry,
-        resume=True,
-        checkpoint_every=checkpoint_every,
-        observer=observer,
-        interrupted=interrupted,
-    )
+    with nullcontext() if dry else _TRAINING:
+        experiment = _prepare(recipe, given, reading, dry=dry)
+        if not dry:
+            run.check_material(experiment.material)
+        if extend:  # not earlier: what was not possible leaves the run as it was
+            run.extend(recipe)
+        return run_experiment(
+            experiment,
+            directory=run,
+            dry=dry,
+            resume=True,
+            checkpoint_every=checkpoint_every,
+            observer=observer,
+            interrupted=interrupted,
+        )
 
 
 def _both(view: Callable[[Watch], None], observer: SimulationObserver | None) -> SimulationObserver:

@@ -8,7 +8,7 @@ a block of its own: cutting before it would save neither work nor bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Any, cast
 
@@ -27,13 +27,16 @@ class GraphSegments:
     def __init__(self, model: nn.Module, example: object) -> None:
         """``example``: a batch of what the model takes in."""
         self._root, graph = _trace(model, example)
-        self._state_names = frozenset(model.state_dict())
+        self._state = dict(model.state_dict(keep_vars=True))
         self._training = model.training
         # The position of get_attr nodes is irrelevant: a segment fetches what it uses.
         self._nodes = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
         self._input = next(node for node in graph.nodes if node.op == "placeholder")
         self._output = next(node for node in graph.nodes if node.op == "output")
         self._joints = self._find_joints()
+        fetched = (n for n in graph.nodes if n.op in ("call_module", "get_attr"))
+        held = (self._root.get_attribute(cast(str, n.target)) for n in fetched)
+        self._used = {id(tensor) for each in held for _, tensor in _tensors_in(each)}
 
     def __len__(self) -> int:
         return len(self._joints) - 1
@@ -90,12 +93,31 @@ class GraphSegments:
 
         for node in self._nodes[first:last]:
             copied(node)
+        for name in self._beside(attributes, last=stop == len(self)):
+            attributes[name] = self._state[name]
+            graph.create_node("get_attr", name)  # or a copy of the part would not have it
         result = self._output.args[0] if leaving is self._output else leaving
         graph.output(fx.map_arg(result, copied))
         part = Part(attributes, graph)
         part.training = self._training
-        part.keep_in_state(self._state_names)
+        part.keep_in_state(frozenset(self._state))
         return part
+
+    def _beside(self, attributes: Mapping[str, object], *, last: bool) -> Sequence[str]:
+        """Second names of what a part holds; with the end, what the forward never uses."""
+        held = {
+            f"{path}.{name}" if name else path: tensor
+            for path, each in attributes.items()
+            for name, tensor in _tensors_in(each)
+        }
+        own = {id(tensor) for tensor in held.values()}
+        return [
+            name
+            for name, tensor in self._state.items()
+            if name not in held
+            and isinstance(tensor, Tensor)
+            and (id(tensor) in own or (last and id(tensor) not in self._used))
+        ]
 
     def _find_joints(self) -> list[tuple[int, fx.Node]]:
         """(number of nodes before the joint, the node whose value crosses it), ends included."""
@@ -133,6 +155,11 @@ def common_name(paths: Iterable[str], others: Iterable[str]) -> str:
         common = common.rpartition(".")[0]
     ambiguous = any(is_under(path, common) for path in others)
     return common if common and not ambiguous else paths[0]
+
+
+def _tensors_in(held: object) -> Iterable[tuple[str, object]]:
+    """What a node of the graph takes from the model: of a module all, or the value itself."""
+    return held.state_dict(keep_vars=True).items() if isinstance(held, nn.Module) else [("", held)]
 
 
 def _runs_in(node: fx.Node, module: str) -> bool:

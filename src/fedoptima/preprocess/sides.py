@@ -20,7 +20,7 @@ from fedoptima.preprocess.light_auxiliary import light_forms
 from fedoptima.preprocess.own_auxiliary import users_auxiliary
 from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.preprocess.profile import profile, profile_module, training_flops
-from fedoptima.preprocess.split import Profile
+from fedoptima.preprocess.split import METHODS_WITHOUT_SPLIT, Profile
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class MeasuredCosts:
 
     def blocks(self) -> Profile:
         try:
+            _check_ties(self._model, self._cuts)
             return profile(self._cuts, self._example, traffic=self._settings.traffic)
         except ConfigError:  # a model that cannot be cut can still be trained whole
             if self._settings.training is not ServerTraining.NONE:
@@ -103,6 +104,20 @@ def frozen_side(who_has: str) -> ConfigError:
         f"{who_has} nothing to train: no parameter of that side of the model requires a gradient; "
         "set split.at to cut where each side has some, or unfreeze some with .requires_grad_(True)"
     )
+
+
+def _check_ties(model: nn.Module, cuts: Cuttable) -> None:
+    """A model that is one block because of its tied weights: cutting elsewhere does not help."""
+    names: dict[int, str] = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        first = names.setdefault(id(tensor), name)
+        if first != name and len(cuts.names) < 2:
+            raise ConfigError(
+                f"the model cannot be split: {first!r} and {name!r} are one tensor, and what "
+                "shares a weight stays together with all between; untie them (Hugging Face: "
+                "tie_word_embeddings=False), or use a method that does not split the model: "
+                f"{', '.join(METHODS_WITHOUT_SPLIT)}"
+            )
 
 
 def _build_auxiliary(

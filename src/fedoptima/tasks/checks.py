@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.tasks.output import Output
 from fedoptima.tasks.task import Loss, Task
 
+_SMALL = 1e-6  # a loss of which nothing can be said
 _EACH = {
     "sample": "(batch, {size})",
     "position": "(batch, length, {size})",
@@ -23,8 +26,9 @@ def check_output(output: object, wanted: Output, samples: int, task: Task) -> No
         if shape == (samples, *wanted.shape) or flat:
             return
         got = str(shape)
-        one_less = task.labels == "classes" and shape == (samples, wanted.size - 1)
-        hint = "; if your labels begin at 1, subtract 1 from them" if one_less else ""
+        hint = (
+            _about_classes(shape[1], wanted.size, task) if shape == (samples, *shape[1:2]) else ""
+        )
     else:
         got = type(output).__name__
         hint = ", and nothing beside it"
@@ -34,6 +38,18 @@ def check_output(output: object, wanted: Output, samples: int, task: Task) -> No
         f"{wanted.in_words(samples)}, which is {_EACH[task.predicts].format(size=wanted.size)}"
         f"{hint}"
     )
+
+
+def _about_classes(outputs: int, classes: int, task: Task) -> str:
+    """Labels are counted up to the highest of them, which may be wrong, or not the last class."""
+    if task.labels != "classes":
+        return ""
+    if outputs == classes - 1:
+        return "; if your labels begin at 1, subtract 1 from them"
+    if outputs > classes:
+        own = f"task={{'name': {task.name!r}, 'size': {outputs}}}"
+        return f"; if the labels do not show all classes, say how many there are: {own}"
+    return f"; if there are not so many, look for wrong labels from {outputs} to {classes - 1}"
 
 
 def check_loss_of(loss: Loss, output: Tensor, labels: Tensor) -> None:
@@ -64,3 +80,22 @@ def check_loss_of(loss: Loss, output: Tensor, labels: Tensor) -> None:
             "the loss has no gradient: it must be computed from the outputs by differentiable "
             "operations, without detach(), item() or argmax"
         )
+    if _adds_up(loss, leaf.detach(), labels):
+        raise ConfigError(
+            "the loss is the sum over the batch: of a sample that comes twice it is twice as much; "
+            "it must return the mean, so that the batch size does not change the steps: use "
+            "reduction='mean', or divide by len(labels)"
+        )
+
+
+def _adds_up(loss: Loss, output: Tensor, labels: Tensor) -> bool:
+    try:
+        once, twice = (
+            float(
+                loss(output[:1].repeat_interleave(times, 0), labels[:1].repeat_interleave(times, 0))
+            )
+            for times in (1, 2)
+        )
+    except Exception:  # one that cannot do with a single sample is no plain sum
+        return False
+    return abs(once) > _SMALL and math.isclose(twice, 2 * once, rel_tol=1e-4)
