@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
+from fedoptima.cli.errors import explained
 from tests.cli.conftest import Call
 
 TOO_MANY = 'fleet.devices=[{name="a", gflops=1, count=2000}]'
@@ -144,3 +146,23 @@ def test_a_mistyped_word_brings_up_the_right_one(
     answer = call(*arguments)
     assert answer.code == 2
     assert words in answer.complaint
+
+
+def test_ctrl_c_while_a_class_is_made_is_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    @explained
+    def loads() -> None:
+        raise RuntimeError("Error calling __set_name__ on 'Field'") from KeyboardInterrupt()
+
+    with pytest.raises(typer.Exit) as end:
+        loads()
+    assert end.value.exit_code == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_any_other_runtime_error_keeps_its_traceback() -> None:
+    @explained
+    def breaks() -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        breaks()

@@ -31,7 +31,7 @@ def test_no_line_in_the_list_of_commands_is_cut_off(call: Call) -> None:
 
 
 def test_help_comes_without_loading_torch() -> None:
-    code = "import sys; from fedoptima.cli import main; assert 'torch' not in sys.modules"
+    code = "import sys; import fedoptima.cli.app; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -6,6 +6,14 @@ alone takes seconds to load. Results go to stdout, everything else to stderr.
 
 from __future__ import annotations
 
-from fedoptima.cli.app import main
+import os
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    try:
+        from fedoptima.cli.app import main as command
+    except KeyboardInterrupt:  # before there is anybody to explain it
+        os._exit(130)
+    command()

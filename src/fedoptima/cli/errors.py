@@ -35,7 +35,12 @@ def explained(command: Callable[Parameters, None]) -> Callable[Parameters, None]
         except FedOptimaError as error:
             complain(str(error))
             raise typer.Exit(CONFIG if isinstance(error, ConfigError) else FAILED) from error
-        except KeyboardInterrupt as error:
+        except (KeyboardInterrupt, RuntimeError) as error:
+            # What Ctrl-C breaks while a class is made, Python 3.11 calls a RuntimeError.
+            if isinstance(error, RuntimeError) and not isinstance(
+                error.__cause__, KeyboardInterrupt
+            ):
+                raise
             stderr().print("stopped")
             raise typer.Exit(INTERRUPTED) from error
 

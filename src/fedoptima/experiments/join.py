@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -174,8 +175,8 @@ def device_setup(
     ``others``: fields of `DeviceSetup`.
     """
     for option, value in zip(("--gflops", "--up-mbps", "--down-mbps"), speeds, strict=True):
-        if value is not None and not value > 0:
-            raise ConfigError(f"{option} {value:g}: must be above 0")
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{option} {value:g}: must be above 0 and finite")
     threads = others.get("threads")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise ConfigError(f"--threads {threads}: must be from 1 to {MOST_THREADS}")

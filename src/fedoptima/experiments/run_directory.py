@@ -338,12 +338,3 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     checkpoint.save_tensors(temporary, contiguous)
     put_on_disk(temporary)
     temporary.rename(path)
-
-
-def fresh_directory(parent: Path, name: str) -> Path:
-    """``parent/name``, or ``parent/name-2`` and so on if that is taken."""
-    path, number = parent / name, 1
-    while path.exists():
-        number += 1
-        path = parent / f"{name}-{number}"
-    return path

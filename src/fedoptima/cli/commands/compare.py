@@ -106,7 +106,7 @@ def compare(
     else:
         from fedoptima.comparison.runner import compare as run_comparison
         from fedoptima.comparison.settings import sort_sets
-        from fedoptima.experiments.run_directory import fresh_directory
+        from fedoptima.experiments.fresh_directory import fresh_directory
 
         own, options = sort_sets(sets or [])
         changed = read_recipe(recipe, sets=own, device=device, workers=workers, several=True)

@@ -78,8 +78,9 @@ def run(
       fedoptima run --resume runs/demo_digits-fedoptima
     """
     with options.deploy_extra():
+        from fedoptima.experiments.fresh_directory import fresh_directory
         from fedoptima.experiments.local_fleet import crowding, threads_here, with_devices
-        from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
+        from fedoptima.experiments.run_directory import RunDirectory
         from fedoptima.experiments.server_setup import device_names
     tracking = TrackingOptions(metrics_port, tensorboard, mlflow)
     if resumed is not None:

@@ -155,7 +155,8 @@ def _folder(
     recipe: Recipe | None, path: Path | None, resume: bool, extend: list[str] | None
 ) -> tuple[RunDirectory, Recipe, bool]:
     """The run's folder and recipe, and whether it is resumed."""
-    from fedoptima.experiments.run_directory import RunDirectory, fresh_directory
+    from fedoptima.experiments.fresh_directory import fresh_directory
+    from fedoptima.experiments.run_directory import RunDirectory
     from fedoptima.experiments.server_setup import check_same_recipe
 
     if extend and not resume:

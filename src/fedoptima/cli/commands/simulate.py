@@ -77,7 +77,7 @@ def simulate(
     elif extend:
         raise ConfigError("--extend goes with --resume RUN: which run is to go on?")
     elif recipe is not None:
-        from fedoptima.experiments.run_directory import fresh_directory
+        from fedoptima.experiments.fresh_directory import fresh_directory
 
         changed = read_recipe(
             recipe, method=method, sets=sets, seed=seed, device=device, workers=workers

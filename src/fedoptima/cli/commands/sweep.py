@@ -91,7 +91,7 @@ def sweep(
     else:
         from fedoptima.comparison.settings import read_vary, sort_sets
         from fedoptima.comparison.sweep import sweep as run_sweep
-        from fedoptima.experiments.run_directory import fresh_directory
+        from fedoptima.experiments.fresh_directory import fresh_directory
 
         own, options = sort_sets(sets or [])
         changed = read_recipe(recipe, sets=own, device=device, workers=workers, several=True)

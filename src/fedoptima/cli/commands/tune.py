@@ -87,8 +87,8 @@ def tune(
         from fedoptima.comparison.spec import chosen_methods
         from fedoptima.comparison.sweep import sweep
         from fedoptima.comparison.tuning import search_grid
+        from fedoptima.experiments.fresh_directory import fresh_directory
         from fedoptima.experiments.given import Given
-        from fedoptima.experiments.run_directory import fresh_directory
 
         own, options = sort_sets(sets or [])
         changed = read_recipe(recipe, sets=own, device=device, workers=workers, several=True)
