@@ -150,6 +150,10 @@ def test_more_devices_than_the_machine_bears_are_warned_of(
     call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(folder)
-    answer = call("run", "tiny.toml", "--devices", "10000", "--out", ".")
+    crowd = 8 * (os.cpu_count() or 1) + 1
+    answer = call("run", "tiny.toml", "--devices", str(crowd), "--out", ".")
     assert answer.code == 2
-    assert "warning: 10000 device processes" in answer.complaint
+    assert f"warning: {crowd} device processes" in answer.complaint
+    answer = call("run", "tiny.toml", "--devices", "10000000", "--out", ".")
+    assert answer.code == 2
+    assert "error: tiny.toml: 10,000,000 device processes take about" in answer.complaint

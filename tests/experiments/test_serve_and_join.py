@@ -167,7 +167,7 @@ def test_a_server_that_cannot_work_is_refused_before_anything_is_written(
         ({"server": "127.0.0.1:9", "name": "pi", "gflops": 0.0}, "gflops=0: must be above 0"),
         (
             {"server": "127.0.0.1:9", "name": "pi", "up_mbps": float("inf")},
-            "up_mbps=inf: must be above 0 and finite",
+            "up_mbps='inf': must be above 0 and finite",
         ),
     ],
 )
