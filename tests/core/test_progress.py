@@ -54,6 +54,39 @@ def test_an_evaluation_is_due_once_per_interval_however_far_a_step_goes() -> Non
     assert due == [False, False, True, True, False, True]
 
 
+def evaluated_rounds(size: float, rounds: int, *, every: float = 1.0) -> list[int]:
+    """Behind a barrier, with rounds of ``size`` epochs."""
+    counted, found = progress(every), list[int]()
+    for number in range(1, rounds + 1):
+        counted.trained(size)
+        counted.merged(1, closes_round=True, members=1)
+        if counted.evaluation_due():
+            found.append(number)
+    return found
+
+
+def test_a_round_of_slightly_less_than_an_epoch_is_evaluated_from_the_first_on() -> None:
+    assert evaluated_rounds(0.99, 5) == [1, 2, 3, 4, 5]
+    assert evaluated_rounds(0.7, 5) == [1, 3, 4]
+    assert evaluated_rounds(1.9, 3, every=0.5) == [1, 2, 3]
+
+
+def test_short_rounds_of_a_barrier_are_evaluated_when_the_epochs_are_over() -> None:
+    assert evaluated_rounds(0.3, 10) == [4, 7, 10]
+
+
+def test_a_shorter_round_after_a_long_one_is_not_evaluated_for_the_same_epoch() -> None:
+    counted = progress()
+    counted.trained(0.99)
+    counted.merged(1, closes_round=True, members=1)
+    assert counted.evaluation_due()
+    counted.merged(1, closes_round=True, members=1)  # nobody took part
+    assert not counted.evaluation_due()
+    counted.trained(0.3)
+    counted.merged(1, closes_round=True, members=1)
+    assert not counted.evaluation_due()
+
+
 def test_ten_tenths_are_an_epoch() -> None:
     counted = progress()
     due = []

@@ -131,3 +131,14 @@ def test_a_server_step_seeds_the_generator_if_something_may_draw(share: float | 
     before = torch.get_rng_state()
     bench.at_server(ServerStep(NodeId("d"), 1, 0, sent, 0.0))
     assert torch.equal(before, torch.get_rng_state()) == (share is None)
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_a_devices_step_seeds_the_generator_if_something_may_draw(share: float | None) -> None:
+    front, *rest = dense_model()
+    bench = Bench(nn.Sequential(front, *([nn.Dropout(share)] if share else []), *rest), samples())
+    before = torch.get_rng_state()
+    for job in (Forward(0), AuxiliaryStep(0)):
+        bench.at("d", job)
+        assert torch.equal(before, torch.get_rng_state()) == (share is None)
+        torch.set_rng_state(before)

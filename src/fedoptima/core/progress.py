@@ -118,8 +118,16 @@ class Progress:
         return self._stopper.spent(rounds=self.rounds, epochs=self.epochs, within=step / 2)
 
     def evaluation_due(self) -> bool:
-        marks = int((self.epochs + _ROUNDING) // self._every)
-        due, self._marks = marks > self._marks, marks
+        """Whenever so many epochs are over; behind a barrier whose rounds are about as long, with
+        the nearest round.
+
+        A round is often 0.99 epochs, since incomplete batches are left out: the first one would
+        not be evaluated, and the time to an accuracy that it reached would be told twice as long.
+        """
+        size = self._last_round
+        within = min(size, self._every) / 2 if size > self._every / 2 else 0.0
+        marks = int((self.epochs + within + _ROUNDING) // self._every)
+        due, self._marks = marks > self._marks, max(marks, self._marks)
         return due
 
     def take_stock(self, version: int) -> list[Effect]:

@@ -191,17 +191,20 @@ class DeviceEngine:
         if parts > 1:
             inputs = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
             labels = labels.tensor_split(parts)[part]
-        seed = derive(self._workload.planning.seed, self._node, "step", seq, part)
-        seed_step(seed, self._workload.compute)
+        self._seed("step", seq, part)
         output = self._learning().call(inputs)
         return output, labels, len(labels) / whole
 
     def _auxiliary_step(self, seq: int, result: PayloadId) -> Outcome:
         _, output, labels = self._waiting.pop((seq, 0))
-        # Other nodes have drawn from torch's generator since the forward pass.
-        seed = derive(self._workload.planning.seed, self._node, "auxiliary", seq)
-        seed_step(seed, self._workload.compute)
+        self._seed("auxiliary", seq)  # others have drawn since the forward pass
         return self._learn(self._learning().call(output, AUXILIARY), labels, result)
+
+    def _seed(self, *purpose: str | int) -> None:
+        workload = self._workload
+        if not (workload.losses_draw_nothing and self._learning().draws_nothing):
+            seed = derive(workload.planning.seed, self._node, *purpose)
+            seed_step(seed, workload.compute)
 
     def _full_step(self, seq: int, result: PayloadId) -> Outcome:
         output, labels, _ = self._run(seq, 0, 1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedoptima.config.training import OptimizerConfig, ScheduleConfig
 from fedoptima.core.errors import InvariantBroken
+from fedoptima.engine.determinism import draws_nothing
 from fedoptima.engine.host_copy import HostCopy
 from fedoptima.engine.losses import Losses
 from fedoptima.engine.network import Network
@@ -74,6 +75,8 @@ class Learner:
         # Only fused optimisers can leave out a step without being told whether, and take a rate
         # that is a tensor.
         ours = code.build is None
+        modules = [network.module for network in networks.values()]
+        self.draws_nothing = ours and all(map(draws_nothing, modules))  # as far as is known
         self._masked = ours and undoable and (on_gpu if masked is None else masked)
         self._fused = ours and (self._masked or on_gpu)
         self._optimizer = build_optimizer(

@@ -94,10 +94,15 @@ class Workload:
         return self.task.name in READY
 
     @cached_property
+    def losses_draw_nothing(self) -> bool:
+        """It is known that they draw no random numbers."""
+        return self.local_loss is None and self.task.loss in TORCHS_OWN
+
+    @cached_property
     def draws_nothing(self) -> bool:
-        """It is known that the server's steps draw no random numbers: nothing has to be seeded."""
-        ours = self.local_loss is None and self.server_code.build is None
-        return ours and self.task.loss in TORCHS_OWN and draws_nothing(self.model)
+        """Nor do the server's steps: nothing has to be seeded."""
+        ours = self.losses_draw_nothing and self.server_code.build is None
+        return ours and draws_nothing(self.model)
 
     @cached_property
     def labels(self) -> LabelRule:
