@@ -146,8 +146,8 @@ class Assembler:
         ``memory``: where tensors are put; None: wherever there is room.
         """
         self._limit = limit if callable(limit) else lambda _: limit
-        # Bytes of the largest batch within the limit so far: a plan's are all of one size, its limit
-        # stays, and to ask for it takes longer than what else is checked here.
+        # Bytes of the largest batch within the limit so far: a plan's are all of one size, their
+        # limit stays, and to ask for it takes longer than what else is checked here.
         self._taken = -1
         self._pinned = pinned  # memory that a GPU can copy from by itself
         self._later = later

@@ -2,9 +2,9 @@
 
 Sending: the header is made from names, types and shapes alone; a tensor's bytes are looked at only
 when its turn comes, so a model on its way to a hundred devices exists once. Receiving: a header is
-believed only after every line of it has been checked against the limits; only then is memory taken,
-by torch itself (64-byte aligned, as everywhere else in a run: results do not depend on the way a
-tensor came), and the bytes are copied into it once.
+believed only after every line of it has been checked against the limits; only then is memory taken
+(64-byte aligned, as torch aligns its own: results do not depend on the way a tensor came), and the
+bytes are copied into it once.
 """
 
 from __future__ import annotations
@@ -231,19 +231,20 @@ def read_together(header: bytes, data: bytes, *, limit: int) -> dict[str, Tensor
         _refuse(f"{nbytes} bytes are too many (limit {limit})")
     if len(data) != nbytes:
         _refuse(f"{len(data)} bytes, and {nbytes} in the header")
-    memory = torch.empty(layout.nbytes, dtype=torch.uint8).numpy()  # torch aligns it
-    room = memory.data
+    room = bytearray(layout.nbytes + _ALIGNED)  # torch's own memory would be slower to get at
+    start = -torch.frombuffer(room, dtype=torch.uint8).data_ptr() % _ALIGNED
     if layout.gapless:
-        room[:nbytes] = data
+        room[start : start + nbytes] = data
     tensors: dict[str, Tensor] = {}
-    for (name, dtype, shape, begin, end), place in zip(entries, layout.places, strict=True):
+    for (name, dtype, shape, begin, end), offset in zip(entries, layout.places, strict=True):
+        place = start + offset
         if begin == end:
             tensors[name] = torch.empty(shape, dtype=dtype)
             continue
         if not layout.gapless:
             room[place : place + end - begin] = data[begin:end]
         count = (end - begin) // dtype.itemsize
-        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=place)
+        flat = torch.frombuffer(room, dtype=dtype, count=count, offset=place)
         tensors[name] = flat if len(shape) == 1 else flat.view(shape)
     if layout.truths:
         _check_truths(tensors)
