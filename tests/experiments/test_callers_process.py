@@ -33,12 +33,13 @@ def test_a_caller_that_has_turned_gradients_off_trains_all_the_same(
 def test_trainings_in_two_threads_of_a_process_end_as_each_does_alone() -> None:
     together = Barrier(2)
 
-    def train(seed: int) -> str:
+    def train(seed: int, model: nn.Module) -> str:
         together.wait()
-        return run(model=with_dropout(), seed=seed, epochs=4.0, workers=1).weights_digest
+        return run(model=model, seed=seed, epochs=4.0, workers=1).weights_digest
 
+    models = [with_dropout(), with_dropout()]  # here: its weights come from torch's one generator
     with ThreadPoolExecutor(2) as threads:
-        digests = list(threads.map(train, [1, 2]))
+        digests = list(threads.map(train, [1, 2], models))
     for seed, digest in zip((1, 2), digests, strict=True):
         alone = run(model=with_dropout(), seed=seed, epochs=4.0, workers=1)
         assert alone.weights_digest == digest
