@@ -191,16 +191,16 @@ class DeviceEngine:
         if parts > 1:
             inputs = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
             labels = labels.tensor_split(parts)[part]
-        self._seed("step", seq, part)
+        self._seed_torch("step", seq, part)
         output = self._learning().call(inputs)
         return output, labels, len(labels) / whole
 
     def _auxiliary_step(self, seq: int, result: PayloadId) -> Outcome:
         _, output, labels = self._waiting.pop((seq, 0))
-        self._seed("auxiliary", seq)  # others have drawn since the forward pass
+        self._seed_torch("auxiliary", seq)  # others have drawn since the forward pass
         return self._learn(self._learning().call(output, AUXILIARY), labels, result)
 
-    def _seed(self, *purpose: str | int) -> None:
+    def _seed_torch(self, *purpose: str | int) -> None:
         workload = self._workload
         if not (workload.losses_draw_nothing and self._learning().draws_nothing):
             seed = derive(workload.planning.seed, self._node, *purpose)
