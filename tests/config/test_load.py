@@ -63,6 +63,7 @@ def test_a_recipe_is_read_with_its_defaults(tmp_path: Path) -> None:
         ("batch_size = 20", "batch_sise = 20", r"training\.batch_sise: unknown key.*'batch_size'"),
         ("alpha = 0.5", "alhpa = 0.5", r"data\.partition\.alhpa: unknown key.*'alpha'"),
         ('name = "mine"', 'name = "mine"\nthreads = 1025', r"threads = 1025: .* equal to 1024"),
+        ('name = "mine"', 'name = "mine"\nworkers = 1025', r"workers: 1025 .* 1 to 1024"),
         ("[data]", "[data]\nworkers = 65", r"data\.workers = 65: .*less than or equal to 64"),
         ("mbps = 5", "mbits = 5", r"fleet\.devices\.0\.mbits: unknown key"),
         ("[stop]", "[stop]\nfoo = 1", r"stop\.foo: unknown key; known here: rounds, epochs"),
@@ -173,7 +174,7 @@ def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> No
         ("data.partition=iid", r"must be a table; write data\.partition\.kind = 'iid'"),
         ("training=5", "training = 5: must be a table, with the keys batch_size, "),
         ("stop=5", "stop = 5: must be a table, with the keys rounds, epochs, "),
-        ("workers=-1", "workers: -1 is neither a number of processes, at least 1, nor 'auto'$"),
+        ("workers=-1", "workers: -1 is neither a number of processes from 1 to 1024 nor 'auto'$"),
     ],
 )
 def test_what_is_to_be_a_table_or_a_number_is_said_in_words_of_a_recipe(

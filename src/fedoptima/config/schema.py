@@ -26,6 +26,7 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.stopping import StopRule
 
 MOST_THREADS = 1024  # a server's recipe sets them for its devices, too
+_MOST_WORKERS = 1024  # each is a process: more would take any machine down
 
 
 def _test_or_share(value: object) -> object:
@@ -37,9 +38,11 @@ def _test_or_share(value: object) -> object:
 
 
 def _number_or_auto(value: object) -> object:
-    if value == "auto" or (type(value) is int and value >= 1):
+    if value == "auto" or (type(value) is int and 1 <= value <= _MOST_WORKERS):
         return value
-    raise ValueError(f"{value!r} is neither a number of processes, at least 1, nor 'auto'")
+    raise ValueError(
+        f"{value!r} is neither a number of processes from 1 to {_MOST_WORKERS} nor 'auto'"
+    )
 
 
 class DataclassTable:
