@@ -7,22 +7,31 @@ server. Numbers of gateways in turn; the ratio of the last to the first is what 
 
     python -m benchmarks.gateways [--gateways 1,4] [--feeders 8] [--connections 16]
 
-It needs more cores than one server with all its gateways and feeders can use: 16.
+It needs more cores than one server with all its gateways and feeders can use: 16. On fewer, the CPU
+time of a batch says what a gateway takes off the server: n gateways bring at most n times as many
+batches as one, until the server's own process is busy all of its time.
+
+    python -m benchmarks.gateways --gateways 1 --feeders 2 --connections 16
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.network_server import over_the_network, sides_of, stored_batch
 from benchmarks.noise import images
+from benchmarks.process_costs import cpu_seconds
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.experiments.given import Given
@@ -55,10 +64,45 @@ def build(devices: int, seconds: float) -> ServerSetup:
     return prepare_server(validate(Recipe, recipe, "benchmark"), given)
 
 
-def own_cpu() -> float:
-    """Seconds of this process, in which the server is; gateways and feeders have their own."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+class Cores:
+    """How many cores the server's process, which is this one, and its gateways keep busy, once
+    batches come in: read twice a second, over the second half of the time."""
+
+    def __enter__(self) -> Self:
+        self._readings: list[tuple[float, float, float]] = []  # when, of the server, of gateways
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        while not self._ended.wait(0.5):
+            with suppress(OSError):  # a gateway has ended
+                gateways = sum(map(cpu_seconds, _gateways()))
+                self._readings.append((time.monotonic(), cpu_seconds(os.getpid()), gateways))
+
+    def busy(self) -> tuple[float, float]:
+        with_gateways = [reading for reading in self._readings if reading[2]]
+        half = with_gateways[len(with_gateways) // 2 :]
+        (began, *before), (ended, *after) = half[0], half[-1]
+        server, gateways = (
+            (last - first) / (ended - began) for first, last in zip(before, after, strict=True)
+        )
+        return server, gateways
+
+
+def _gateways() -> list[int]:
+    """Children of this process that are gateways."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [
+        int(child)
+        for child in children
+        if b"fedoptima.runtime.gateway.front" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
 
 
 def measure(
@@ -74,14 +118,19 @@ def measure(
     setup = build(sum(counts), seconds)
     batch = stored_batch(setup, sides_of(setup))
     rates: dict[int, list[float]] = {number: [] for number in gateways}
-    loads: dict[int, list[float]] = {number: [] for number in gateways}
+    costs: dict[int, list[tuple[float, float]]] = {number: [] for number in gateways}
     for turn in range(rounds):
         for number in gateways[:: -1 if turn % 2 else 1]:
-            before = own_cpu()
-            rate = 1 / over_the_network(setup, batch, counts, number)
+            with Cores() as cores:
+                rate = 1 / over_the_network(setup, batch, counts, number)
             rates[number].append(rate)
-            loads[number].append((own_cpu() - before) / seconds)
-            print(f"{number} gateways: {rate:.0f} batches/s", flush=True)
+            server, fronts = (1e3 * busy / rate for busy in cores.busy())
+            costs[number].append((round(server, 2), round(fronts, 2)))
+            print(
+                f"{number} gateways: {rate:.0f} batches/s, "
+                f"{server:.2f} + {fronts:.2f} ms of CPU each",
+                flush=True,
+            )
     fewest, most = gateways[0], gateways[-1]
     ratios = [many / one for one, many in zip(rates[fewest], rates[most], strict=True)]
     nbytes = sum(tensor.nbytes for tensor in batch.values())
@@ -93,8 +142,7 @@ def measure(
         "ratios": ratios,
         **{f"batches/s, {n} gateways": [round(rate) for rate in own] for n, own in rates.items()},
         **{
-            f"server's own cores in use, {n} gateways": [round(load, 2) for load in own]
-            for n, own in loads.items()
+            f"ms of CPU a batch, server's process and {n} gateways": own for n, own in costs.items()
         },
         "MB a batch": nbytes / 1e6,
         "cores": os.cpu_count(),
