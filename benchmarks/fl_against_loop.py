@@ -4,8 +4,8 @@ Three workloads: 16 clients with 500 images, 128 with 62, and 128 with one step 
 where little is left but the simulator's own cost; the last also while another process uses a core.
 The floor (`two_process_loop`) trains the same clients on the same batches with the same momentum
 and averages with the same weights; at the end both have the same model up to the order of sums,
-which is checked. Both sides are processes of their own that have loaded the data and started
-their workers before their clocks start, and both evaluate the final model inside it. Times are of
+which is checked. Both sides are processes of their own that have loaded the data before their
+clocks start; both start and end their workers and evaluate the final model inside it. Times are of
 rounds run in turn, so that a busy machine slows both; memory is the peak of a side's processes
 together, in runs that are not timed.
 

@@ -1,14 +1,15 @@
 """Runs the sides of a comparison in turn, each in a process of its own, and takes their figures.
 
 A side is a module that is given one JSON argument (`Asked`), does the work, and says how long it
-took. It imports, loads the data and starts its workers before its clock starts. Times and memory
-are taken in separate runs, since looking at the memory of a process costs time.
+took. It imports and loads the data before its clock starts. Times and memory are taken in separate
+runs, since looking at the memory of a process costs time.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -44,6 +45,12 @@ class Asked:
     def reply(self, seconds: float, weights: Mapping[str, Tensor], **more: object) -> None:
         torch.save({name: t.detach() for name, t in weights.items()}, f"{self.answer}.pt")
         Path(self.answer).write_text(json.dumps({"seconds": seconds, **more}))
+
+
+def processor_seconds() -> float:
+    """Of this process and of those that it has started and that have ended."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(own.ru_utime + own.ru_stime for own in used)
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,20 @@
 """Our side of a comparison: `fedoptima.simulate` with the workload's recipe.
 
-The clock runs from the first event, when data and model are loaded and workers started, to the
-result, which is the evaluated model. The time of the whole call is told as well, and the processor
-time of all processes within the clock, which says more on a machine that others use.
+The clock runs from the first event, when data and model are loaded, to the result, which is the
+evaluated model; workers are started and ended within it. Told as well: the time of the whole call,
+and the processor time of all processes within the clock, which says more on a shared machine.
 
 python -m benchmarks.simulated ASKED     (from benchmarks.sides)
 """
 
 from __future__ import annotations
 
-import resource
 import time
 from pathlib import Path
 
 import fedoptima
-from benchmarks.sides import Asked
+from benchmarks.sides import Asked, processor_seconds
 from benchmarks.workloads import recipe
-
-
-def processor_seconds() -> float:
-    """Of this process and of those that it has started and that have ended."""
-    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(own.ru_utime + own.ru_stime for own in used)
 
 
 def main() -> None:
