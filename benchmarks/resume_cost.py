@@ -58,7 +58,7 @@ def stopped_simulation(folder: Path) -> None:
 
 def stopped_server(folder: Path) -> None:
     recipe = str(RECIPES / "demo_network.toml")
-    settings = ["--set", "stop.hours=1", "--set", "deploy.checkpoint_seconds=1"]
+    settings = ["--set", "stop={hours=1}", "--set", "deploy.checkpoint_seconds=1"]
     command = ["-m", "fedoptima", "run", recipe, *settings, "--out", str(folder)]
     process = subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + _PATIENCE
