@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from fedoptima.comparison.dry_pace import Conditions
 from fedoptima.comparison.sensitivity import Grid
 from fedoptima.config.load import load_recipe
 from fedoptima.reproduction.records import Made, Record
-from tools.cells.__main__ import IMAGES, TEXT, main
+from tools.cells.__main__ import IMAGES, TEXT, cells_of, main
 from tools.cells.choice import Cell, Entry, choose, entries, recipe_for
 from tools.cells.table import rows_of, verdicts
 from tools.records import ROOT
 
 IMAGE = load_recipe(ROOT / "recipes/paper/a_image.toml")
+TEXT_RECIPE = load_recipe(ROOT / "recipes/paper/a_text.toml")
 NEAR, FAR = Conditions(1.0, 50.0, 0.0, 150.0), Conditions(1 / 12, 25.0, 0.0, 150.0)
 NEARER = Conditions(1.0, 400.0, 0.0, 150.0)
 FORM = {"options": {"codec": "int8", "auxiliary": "light", "train_every": 1}, "split": 1}
@@ -37,6 +39,13 @@ def test_the_cells_are_those_that_were_fixed() -> None:
     assert len(list(IMAGES.cells())) == 9
     assert len(list(TEXT.cells())) == 3
     assert {cell.server_gflops for cell in (*IMAGES.cells(), *TEXT.cells())} == {150.0}
+
+
+def test_cells_can_be_left_out() -> None:
+    [only] = cells_of(TEXT_RECIPE, [Fraction("1/6")]).cells()
+    assert only == Conditions(1 / 6, 50.0, 0.0, 150.0)
+    assert cells_of(TEXT_RECIPE) == TEXT
+    assert cells_of(IMAGE) == IMAGES
 
 
 def test_only_what_depends_on_the_fleet_is_trained_in_each_cell() -> None:

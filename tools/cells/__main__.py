@@ -14,9 +14,10 @@ and shown with the time of a sample in each cell (docs/fair-comparisons.md); cod
 cut that cells choose. PiPar is trained with four parts of a batch, and shown at the pace of its
 authors' number.
 
-What is finished is never run again, also after a kill: call the same command again. --limit-seconds
-stops it earlier, --merge takes over finished runs of another folder, --show runs nothing. Writes
-DIR/<recipe>.json and DIR/<recipe>.md, also of what is there so far.
+--devices leaves cells out; --set changes the recipe, methods.fedoptima.reuse=false the form of
+FedOptima+. What is finished is never run again, also after a kill: call the same command again.
+--limit-seconds stops it earlier, --merge takes over finished runs of another folder, --show runs
+nothing. Writes DIR/<recipe>.json and DIR/<recipe>.md, also of what is there so far.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 from fedoptima.comparison.many_runs import Execution
 from fedoptima.comparison.sensitivity import Grid
 from fedoptima.config.load import load_recipe
+from fedoptima.config.schema import Recipe
 from fedoptima.display.comparison_progress import pool_view
 from fedoptima.display.interrupt import Interrupt
 from fedoptima.experiments.run_directory import RunDirectory, make_folder
@@ -55,6 +59,7 @@ def main(arguments: Sequence[str] | None = None, grid: Grid | None = None) -> in
     recipe = load_recipe(given.recipe, changes)
     text = recipe.data.name in TEXTS
     targets = given.targets or TARGETS["text" if text else "images"]
+    grid = grid or cells_of(recipe, given.devices)
     seeds = range(recipe.seed, recipe.seed + given.seeds)
     deadline = time.monotonic() + (0.0 if given.show else given.limit_seconds)
     records = Records(given.out)
@@ -63,7 +68,7 @@ def main(arguments: Sequence[str] | None = None, grid: Grid | None = None) -> in
     make_folder(given.out)
     with RunDirectory(given.out).taken(), Interrupt() as stopped:
         file = given.out / f"{given.recipe.stem}_choice.json"
-        chosen = choices(recipe, grid or (TEXT if text else IMAGES), file, given.jobs, deadline)
+        chosen = choices(recipe, grid, file, given.jobs, deadline)
         found = list(entries(recipe, chosen, epochs=given.epochs, seeds=seeds))
         queue = list({entry.run.id: entry.run for entry in found}.values())
         with pool_view(f"{len(queue)} runs in {given.out}", quiet=given.show) as view:
@@ -90,6 +95,12 @@ def main(arguments: Sequence[str] | None = None, grid: Grid | None = None) -> in
     return 1 if outcome.failed else 0
 
 
+def cells_of(recipe: Recipe, devices: Sequence[Fraction] | None = None) -> Grid:
+    """``devices``: only those with devices of these speeds, relative to the recipe's."""
+    grid = TEXT if recipe.data.name in TEXTS else IMAGES
+    return replace(grid, devices=tuple(map(float, devices))) if devices else grid
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tools.cells",
@@ -102,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--epochs", type=float, nargs="+", default=[40.0, 80.0], help="lengths")
+    parser.add_argument("--devices", type=Fraction, nargs="+", help="only these speeds: 1 1/6")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--targets", type=float, nargs="+", help="accuracies, 0.8 for 80 %%")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
