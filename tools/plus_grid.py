@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from fedoptima.methods.fedoptima_plus import NAME as PLUS
 from fedoptima.methods.registry import COMPARED, METHODS, options_of
 from fedoptima.reporting.heat_map import heat_map
 from tools.records import ROOT, origin
-from tools.sensitivity import grid_of
+from tools.sensitivity import grid_of, news_of
 
 LEAST = 0.95  # of the cells
 LEVEL = 1.005  # what differs by less is as fast
@@ -124,16 +123,11 @@ def main(arguments: Sequence[str] | None = None, grid: Grid | None = None) -> in
     be_quiet()
     enough = True
     for path in given.recipes:
-        recipe, began = load_recipe(path), time.monotonic()
-
-        def news(done: int, total: int, name: str = recipe.name, since: float = began) -> None:
-            if done % 30 == 0 or done == total:
-                print(f"{name}: {done} of {total}, {time.monotonic() - since:.0f} s", flush=True)
-
+        recipe = load_recipe(path)
         file = given.out / f"{path.stem}.json"
         measure(
             recipe, grid or grid_of(recipe, corners=given.corners), methods(given.methods),
-            file=file, origin=about, jobs=given.jobs, news=news, reference=PLUS,
+            file=file, origin=about, jobs=given.jobs, news=news_of(recipe.name), reference=PLUS,
         )  # fmt: skip
         found = Sensitivity.from_json(file.read_text(encoding="utf-8"))
         file.with_suffix(".svg").write_text(heat_map(found), encoding="utf-8")

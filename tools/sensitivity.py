@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedoptima.comparison.regions import summary
@@ -52,6 +52,17 @@ def grid_of(recipe: Recipe, *, corners: bool = False) -> Grid:
     return whole.corners if corners else whole
 
 
+def news_of(name: str) -> Callable[[int, int], None]:
+    """Prints now and then how many cells of a grid are done."""
+    began = time.monotonic()
+
+    def news(done: int, total: int) -> None:
+        if done % 30 == 0 or done == total:
+            print(f"{name}: {done} of {total}, {time.monotonic() - began:.0f} s", flush=True)
+
+    return news
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     said = sys.argv[1:] if arguments is None else list(arguments)
     given = _parser().parse_args(said)
@@ -64,16 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out = given.out or ROOT / "results" / "sensitivity"
     for path in given.recipes:
         recipe = load_recipe(path)
-        began = time.monotonic()
-
-        def news(done: int, total: int, name: str = recipe.name, since: float = began) -> None:
-            if done % 30 == 0 or done == total:
-                print(f"{name}: {done} of {total}, {time.monotonic() - since:.0f} s", flush=True)
-
         file = out / f"{path.stem}.json"
         found = measure(
             recipe, grid_of(recipe, corners=given.corners), methods(given.methods),
-            file=file, origin=about, jobs=given.jobs, news=news,
+            file=file, origin=about, jobs=given.jobs, news=news_of(recipe.name),
         )  # fmt: skip
         file.with_suffix(".svg").write_text(heat_map(found), encoding="utf-8")
     write_words(out)

@@ -105,3 +105,20 @@ def test_runs_are_listed_with_what_they_reached(call: Call, recipe: Path, tmp_pa
     assert call("runs", "nowhere").code == 2
     (tmp_path / "empty").mkdir()
     assert "no runs in empty" in call("runs", "empty").out
+
+
+def test_a_run_is_listed_whatever_its_files_are(call: Call, recipe: Path, tmp_path: Path) -> None:
+    """A folder may come from somebody else."""
+    call("simulate", recipe, "--dry", "--set", "stop.epochs=1", "--out", "run")
+    run, secret = RunDirectory(tmp_path / "run"), tmp_path / "secret"
+    run.summary.unlink()
+    secret.write_text("precious")
+    run.failure.symlink_to(secret)
+    run.metrics.rename(tmp_path / "metrics")
+    run.metrics.symlink_to(tmp_path / "metrics")
+    (row,) = json.loads(call("runs", "run", "--json").out)
+    assert row["failure"] == "failure.txt cannot be read"
+    assert row["epochs"] is None
+    run.failure.unlink()
+    run.failure.write_bytes(b"\xff")
+    assert "run failed: failure.txt cannot be read" in call("runs", "run").words

@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedoptima.comparison.dry_pace import Conditions, seconds_per_sample
+from fedoptima.comparison.dry_pace import Conditions, pace_of, prepared
 from fedoptima.comparison.regions import regions, summary
 from fedoptima.comparison.sensitivity import Grid, Sensitivity, Times, measure
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.stopping import StopRule
 from fedoptima.reporting.heat_map import heat_map
 from tests.comparison.recipes import tiny
 
@@ -101,9 +102,8 @@ def test_what_a_file_holds_is_not_measured_again(tmp_path: Path) -> None:
     )
     assert seen == [1, 2]
     cell = Conditions(1.0, 5.0, 0.0, 3.0)
-    assert whole.times[cell]["pipar, 2 parts"] == seconds_per_sample(
-        recipe, "pipar", {"micro_batches": 2}, cell
-    )
+    alone = prepared(recipe, "pipar", {"micro_batches": 2}, cell, StopRule(rounds=1))
+    assert whole.times[cell]["pipar, 2 parts"] == pace_of(alone)
     lines = file.read_text().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith("  [0, 1,")]
     file.write_text("".join(kept).replace("],\n ]", "]\n ]"))

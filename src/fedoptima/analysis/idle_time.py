@@ -3,9 +3,10 @@
 A node is busy while its engine runs a job; a server's steps on batches that it has trained on
 before are counted apart (reused), and comparisons leave them out. All other time between its first
 and last moment in the run is idle. Type II: waiting for a slower device - from the arrival of the
-node's own update at the server to the arrival of the last one that the same merge needed. Type I:
-every other wait (for gradients, activations, a merged model, a transfer). The two sum to the idle
-time exactly, because Type I is what is left.
+node's own update at the server to the arrival of the last one that the same merge needed, or, if it
+is later, to the moment when a barrier no longer waits for a device that has left or says nothing.
+Type I: every other wait (for gradients, activations, a merged model, a transfer). The two sum to
+the idle time exactly, because Type I is what is left.
 
 Start-up is no part of the run: the server's first moment is the finished plan, a device's is the
 first model it loads or rebases on (again after an absence). Nor is time away, unless the device
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedoptima.core.effects import Halt, Run, Send
+from fedoptima.core.effects import Halt, Note, NoteKind, Run, Send
 from fedoptima.core.events import (
     Connected,
     Disconnected,
@@ -28,10 +29,21 @@ from fedoptima.core.events import (
     JobFailed,
     Received,
 )
-from fedoptima.core.jobs import Job, LoadModel, Merge, PlanRun, Prepare, Rebase, ReusedStep
+from fedoptima.core.jobs import (
+    FoldedMerge,
+    Job,
+    LoadModel,
+    Merge,
+    PlanRun,
+    Prepare,
+    Rebase,
+    ReusedStep,
+)
 from fedoptima.core.messages import GlobalModel, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId
 from fedoptima.trace.record import Record
+
+_GIVEN_UP = (NoteKind.NOT_WAITED_FOR, NoteKind.DEVICE_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,7 @@ class UsageAccount:
         self.now = 0.0  # the last record's time; once the server has halted, nothing counts
         self.over = False
         self._arrived: dict[NodeId, float] = {}  # updates at the server, not answered yet
+        self._given_up = 0.0  # when the last device left, or was not waited for any longer
         self._listener: ClockListener | None = None
 
     def listen(self, listener: ClockListener) -> None:
@@ -186,6 +199,7 @@ class UsageAccount:
             case Disconnected():
                 if record.node == SERVER:
                     self._lost(event.peer, now)
+                    self._given_up = now
                 elif node.interrupted:  # it is alive, and goes on offline
                     node.enter(now)
                     node.working = True
@@ -196,6 +210,9 @@ class UsageAccount:
                 case Send():
                     if isinstance(effect.message, GlobalModel):
                         self._arrived.pop(effect.to, None)
+                case Note():
+                    if effect.kind in _GIVEN_UP:
+                        self._given_up = now
                 case Halt():
                     self.over = self.over or record.node == SERVER
 
@@ -229,6 +246,8 @@ class UsageAccount:
             p.device: self._arrived[p.device] for p in merge.parts if p.device in self._arrived
         }
         last = max(arrivals.values(), default=0.0)
+        if _has_barrier(merge):
+            last = max(last, self._given_up)
         for device, arrived in arrivals.items():
             node = self.clocks.get(device)
             # Else it is back, but has loaded no model yet; or its records have not come.
@@ -238,3 +257,10 @@ class UsageAccount:
     def usage(self) -> Mapping[NodeId, Usage]:
         """As of the last record."""
         return {name: node.usage(self.now) for name, node in sorted(self.clocks.items())}
+
+
+def _has_barrier(merge: Merge) -> bool:
+    """As far as it can be told: one update that is not a sum may also have been merged by itself,
+    and several that are changes were collected while their devices went on."""
+    several = isinstance(merge, FoldedMerge) or len(merge.parts) > 1
+    return several and merge.server_optimizer is None

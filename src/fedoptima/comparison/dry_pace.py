@@ -50,18 +50,11 @@ class Conditions:
         )
 
 
-def seconds_per_sample(
-    recipe: Recipe,
-    method: str,
-    options: Mapping[str, object] | None = None,
-    conditions: Conditions | None = None,
-) -> float:
-    """Of a sample that goes through the whole network, on the clock of a dry run."""
-    return pace_of(prepared(recipe, method, options or {}, conditions, StopRule(rounds=1)))
-
-
 def pace_of(experiment: DryExperiment | Experiment) -> float:
-    """The same, of a run that is prepared; when it was to end does not matter."""
+    """Seconds of a sample that goes through the whole network, on the clock of a dry run.
+
+    When the run was to end does not matter.
+    """
     local_loss = experiment.method.program.kind == "auxiliary"
     if experiment.method.aggregation().closes_round and not local_loss:
         course = _course(_until(experiment, StopRule(rounds=1)))

@@ -79,8 +79,8 @@ def until_convergence(recipe: Recipe, *, patience: float | None = None) -> Recip
 # ---- how long FedOptima takes --------------------------------------------------------------------
 
 
-def dry_time(recipe: Recipe, method: str = REFERENCE) -> float:
-    """Seconds that a method takes for the recipe's epochs, by a dry run.
+def dry_time(recipe: Recipe) -> float:
+    """Seconds that FedOptima takes for the recipe's epochs, by a dry run.
 
     That is what it takes when it trains, unless accuracy ends it earlier.
     """
@@ -89,7 +89,7 @@ def dry_time(recipe: Recipe, method: str = REFERENCE) -> float:
             "how long it takes depends on the accuracy: give stop.epochs, or the time of a "
             "finished run (--time-of)"
         )
-    other = method if recipe.method.name != method else None
+    other = REFERENCE if recipe.method.name != REFERENCE else None
     return simulate(recipe, method=other, dry=True, progress=False).seconds
 
 

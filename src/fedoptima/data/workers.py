@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import pickle
 from collections.abc import Callable, Sequence
@@ -16,8 +15,6 @@ from torch import Tensor
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.tensors import joined
 from fedoptima.models.activation import Inputs
-
-LOG = logging.getLogger("fedoptima.data")
 
 Drawn = tuple[Inputs, Tensor]
 

@@ -118,8 +118,7 @@ class LiveView(SilentView):
 
     def reading(self, what: str, done: int, total: int) -> None:
         if self._is_time() or done == total:
-            share = done / total if total else None
-            self._live.update(bar(what, share, f"{done:,} of {total:,}"), refresh=True)
+            self._live.update(reading_bar(what, done, total), refresh=True)
 
     def training(self, watch: Watch) -> None:
         if self._is_time():
@@ -133,6 +132,10 @@ def _picture(state: RunProgress, events_per_second: float) -> RenderableType:
         Text(f"virtual time {duration(state.seconds)}   {state.quality_text}"),
         Text(f"{state.busy_text}   {brief(events_per_second)} events/s", style="dim"),
     )
+
+
+def reading_bar(what: str, done: int, total: int) -> RenderableType:
+    return bar(what, done / total if total else None, f"{done:,} of {total:,}")
 
 
 def bar(what: str, share: float | None, done: str) -> RenderableType:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.types import PayloadId
+from fedoptima.trace.run_folder import put_on_disk
 from fedoptima.version import __version__
 
 SCHEMA = 3  # 1: fedoptima 0.1.0, without the state of the trace's digest; 2: without checksums
@@ -117,13 +118,13 @@ def write_checkpoint(
         save_tensors(temporary / _TENSORS, _without_shared_memory(tensors))
         (temporary / _CHECKSUMS).write_text(_checksums(temporary))
         for path in (*temporary.iterdir(), temporary):
-            _sync(path)
+            put_on_disk(path)
     except OSError:  # a full disk: half a checkpoint would only take room
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _remove(final)
     temporary.rename(final)
-    _sync(folder)
+    put_on_disk(folder)
     _remove_all_but(keep, final)
     return final
 
@@ -161,14 +162,6 @@ def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         seen.add(own.untyped_storage().data_ptr())
         separate[name] = own
     return separate
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_all_but(keep: int, last: Path) -> None:

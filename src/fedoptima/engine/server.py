@@ -24,7 +24,6 @@ from fedoptima.core.jobs import (
     cut_of,
 )
 from fedoptima.core.machine import Outcome
-from fedoptima.core.method import ServerTraining
 from fedoptima.core.robust import as_text
 from fedoptima.core.seeding import derive
 from fedoptima.core.types import SERVER, NodeId, Payload, PayloadId
@@ -108,9 +107,13 @@ class ServerEngine(ServerModel):
         again = ("use", job.use) if isinstance(job, ReusedStep) else ()
         return derive(self._workload.planning.seed, SERVER, job.origin, job.seq, job.part, *again)
 
+    def _owner(self, job: ServerStep) -> NodeId:
+        """Whose side of the server it trains."""
+        return job.origin if self._workload.has_copies else SERVER
+
     def _learner_of(self, job: ServerStep) -> Learner:
-        per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
-        return self._copies[job.origin] if per_device else self._shared()
+        owner = self._owner(job)
+        return self._shared() if owner == SERVER else self._copies[owner]
 
     def _train(
         self, learner: Learner, tensors: Tensors, job: ServerStep, notes: Notes | None
@@ -152,7 +155,7 @@ class ServerEngine(ServerModel):
                 self._merge_cut(job)
             return as_text({}, faulty)
         sides = [handed_in(job, self._global, self._workload.compute, self._update_codec)]
-        if self._workload.planning.training is ServerTraining.PER_DEVICE:
+        if self._workload.has_copies:
             sides.append(of_copies(job, self._shared().tensors(), self._copies))
         refused, parts = choose(job, sides, faulty, self._robustness)
         self._merge_sides(job, parts)
@@ -185,7 +188,7 @@ class ServerEngine(ServerModel):
         if not isinstance(mean, FlatTensors):
             mean = self._as_merged(mean)
         sides: list[Parts] = [[(1.0, mean)] if mean else []]
-        if self._workload.planning.training is ServerTraining.PER_DEVICE:
+        if self._workload.has_copies:
             copies = [of_copies(job, self._shared().tensors(), self._copies)]
             sides += choose(job, copies, faulty, self._robustness)[1]
         self._merge_sides(job, sides)

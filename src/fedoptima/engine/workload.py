@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedoptima.config.training import OptimizerConfig, Precision, ScheduleConfig
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.events import Metrics
+from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import Plan
 from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.stopping import FALLING
@@ -77,6 +78,18 @@ class Workload:
     @property
     def server_schedule(self) -> ScheduleConfig:
         return self.server_optimizer.schedule or self.schedule
+
+    @property
+    def has_copies(self) -> bool:
+        """Every device has a server side to itself."""
+        return self.planning.training is ServerTraining.PER_DEVICE
+
+    @property
+    def server_records(self) -> bool:
+        """The server's steps can be recorded: nothing in them asks a GPU for a value."""
+        ours = self.server_code.build is None and self.loss_is_ours
+        hooked = self.has_copies and self.local_loss is not None
+        return ours and self.robust == "none" and not hooked
 
     @property
     def task(self) -> Task:

@@ -43,7 +43,7 @@ from fedoptima.runtime.device.state import StateFile, state_folder
 from fedoptima.runtime.security.certificates import check_device_name
 from fedoptima.runtime.security.pem import common_name, read_certificates
 from fedoptima.runtime.security.tls import DeviceTLS, choose_security
-from fedoptima.runtime.timeouts import DEFAULT, Timeouts
+from fedoptima.runtime.timeouts import DEFAULT
 
 LOG = logging.getLogger("fedoptima.device")
 
@@ -203,18 +203,16 @@ def device_setup(
     )
 
 
-def run_device(
-    setup: DeviceSetup, *, stopped: Callable[[], bool] = lambda: False, timeouts: Timeouts = DEFAULT
-) -> str:
+def run_device(setup: DeviceSetup, *, stopped: Callable[[], bool] = lambda: False) -> str:
     """Work for the server until the run is over; returns why it ended.
 
     ``stopped`` is asked a few times a second: once it says yes, `Interrupted` is raised.
     """
     with deterministic(setup.threads):
-        return asyncio.run(_work(setup, stopped, timeouts))
+        return asyncio.run(_work(setup, stopped))
 
 
-async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeouts) -> str:
+async def _work(setup: DeviceSetup, stopped: Callable[[], bool]) -> str:
     said = ""
     while True:
         device = Device(
@@ -227,7 +225,6 @@ async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeo
             give_up_after=setup.give_up_after,
             stays=setup.stay,
             let_in=bool(said),
-            timeouts=timeouts,
         )
         halt = await _unless(stopped, device.run())
         reason = printable(halt.reason, _MOST_REASON)  # perhaps the server's words
@@ -238,7 +235,7 @@ async def _work(setup: DeviceSetup, stopped: Callable[[], bool], timeouts: Timeo
         if reason != said:  # until its server has ended, each attempt gets the same answer
             said = reason
             LOG.info("%s; waiting for the next run", said)
-        await _unless(stopped, asyncio.sleep(timeouts.between_runs))
+        await _unless(stopped, asyncio.sleep(DEFAULT.between_runs))
 
 
 async def _unless(stopped: Callable[[], bool], work: Coroutine[Any, Any, T]) -> T:

@@ -207,7 +207,7 @@ def predict(experiment: Experiment) -> Prediction:
         auxiliary_pooling=pooling_of(experiment.workload.sides(plan).auxiliary),
         warnings=(
             *_warnings(experiment, seen),
-            *_idle_server(experiment, plan, seen),
+            *_idle_server(plan, seen),
             *plan_warnings(plan),
         ),
     )
@@ -334,7 +334,7 @@ def _warnings(experiment: Experiment, seen: _DryRun) -> Iterator[str]:
         )
 
 
-def _idle_server(experiment: Experiment, plan: Plan, seen: _DryRun) -> Iterator[str]:
+def _idle_server(plan: Plan, seen: _DryRun) -> Iterator[str]:
     busy = seen.usage[SERVER].utilisation
     if plan.server_blocks and busy < _NEARLY_IDLE and not seen.usage[SERVER].reused:
         yield (

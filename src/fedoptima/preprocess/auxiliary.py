@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from math import gcd
+from math import gcd, prod
+from typing import Any
 
 from torch import Tensor, fx, nn
 
@@ -37,6 +38,12 @@ LIGHT = "light"  # one block that reads less: `preprocess.light_auxiliary`
 # float32: features are averaged over larger and larger squares until it does. VGG-5 on CIFAR-10
 # is far below and keeps every feature (2,048 x 10).
 MOST_DENSE_WEIGHTS = 2**18
+
+# Convolution, normalisation, largest and mean of neighbours, by the dimensions of a sample.
+_LAYERS: dict[int, tuple[Any, ...]] = {
+    1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d, nn.AvgPool1d),
+    2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d),
+}
 
 # What an auxiliary network copies.
 BLOCKS = (
@@ -97,14 +104,14 @@ def build_auxiliary(
         case 4:
             return _convolution(activation, depth, classes, last, function, server_parameters)
         case 3 if isinstance(last, nn.Conv1d) and last.out_channels == activation.shape[1]:
-            return _series(activation, depth, classes, last, function, server_parameters)
+            return _convolution(activation, depth, classes, last, function, server_parameters)
         case 3:
             return _positions(activation, depth, classes, last, function)
         case 0 | 1 | 2:
             return _dense(activation, depth, classes, function, server_parameters)
         case _:  # (batch, channels, and any number of dimensions of a volume)
             series = activation.flatten(2)
-            network = _series(series, depth, classes, last, function, server_parameters)
+            network = _convolution(series, depth, classes, last, function, server_parameters)
             return _behind(nn.Flatten(2), network)
 
 
@@ -184,39 +191,40 @@ def _convolution(
     function: nn.Module,
     server_parameters: int | None,
 ) -> nn.Sequential:
-    """Convolutions of the same width, each halving the image while there is something to halve."""
-    _, channels, height, width = activation.shape
-    rows, columns, groups = 3, 3, 1
-    if isinstance(last, nn.Conv2d):
-        (rows, columns), groups = last.kernel_size, gcd(last.groups, channels)
+    """(batch, channels, length) or (batch, channels, height, width): convolutions of the same
+    width, each halving what it reads while there is something to halve."""
+    _, channels, *sizes = activation.shape
+    convolution, norm, largest, mean = _LAYERS[len(sizes)]
+    kernel, groups = (3,) * len(sizes), 1
+    if isinstance(last, convolution):
+        kernel, groups = last.kernel_size, gcd(last.groups, channels)
     blocks: list[nn.Module] = []
     for _ in range(depth):
-        convolution = nn.Conv2d(
-            channels, channels, (rows, columns), padding=(rows // 2, columns // 2), groups=groups
-        )
+        padding = tuple(side // 2 for side in kernel)
         layers: OrderedDict[str, nn.Module] = OrderedDict(
-            conv=convolution, norm=nn.BatchNorm2d(channels), activation=deepcopy(function)
+            conv=convolution(channels, channels, kernel, padding=padding, groups=groups),
+            norm=norm(channels),
+            activation=deepcopy(function),
         )
         # an even kernel with this padding gives one row or column more
-        height, width = height + 1 - rows % 2, width + 1 - columns % 2
-        if min(height, width) >= 2:
-            layers["pool"] = nn.MaxPool2d(2)
-            height, width = height // 2, width // 2
+        sizes = [size + 1 - side % 2 for size, side in zip(sizes, kernel, strict=True)]
+        if min(sizes) >= 2:
+            layers["pool"] = largest(2)
+            sizes = [size // 2 for size in sizes]
         blocks.append(nn.Sequential(layers))
     most = _most_dense_weights(blocks, classes, server_parameters)
     square = 1
-    while square < min(height, width) and (
-        channels * (height // square) * (width // square) * classes > most
-    ):
+    while square < min(sizes) and _features(channels, sizes, square) * classes > most:
         square += 1
     # not an adaptive pooling: its gradient is not deterministic on CUDA
-    pool = {"pool": nn.AvgPool2d(square)} if square > 1 else {}
-    return _sequence(
-        blocks,
-        **pool,
-        flatten=nn.Flatten(),
-        linear=nn.Linear(channels * (height // square) * (width // square), classes),
-    )
+    pool = {"pool": mean(square)} if square > 1 else {}
+    linear = nn.Linear(_features(channels, sizes, square), classes)
+    return _sequence(blocks, **pool, flatten=nn.Flatten(), linear=linear)
+
+
+def _features(channels: int, sizes: Iterable[int], square: int) -> int:
+    """Numbers of a sample that are left where so many neighbours to a side are averaged."""
+    return channels * prod(size // square for size in sizes)
 
 
 def _most_dense_weights(
@@ -225,39 +233,6 @@ def _most_dense_weights(
     if server_parameters is None:
         return MOST_DENSE_WEIGHTS
     return min(MOST_DENSE_WEIGHTS, server_parameters - _parameters(blocks) - classes)
-
-
-def _series(
-    activation: Tensor,
-    depth: int,
-    classes: int,
-    last: nn.Module | None,
-    function: nn.Module,
-    server_parameters: int | None,
-) -> nn.Sequential:
-    """(batch, channels, length): as for images, in one dimension."""
-    _, channels, length = activation.shape
-    kernel, groups = 3, 1
-    if isinstance(last, nn.Conv1d):
-        kernel, groups = last.kernel_size[0], gcd(last.groups, channels)
-    blocks: list[nn.Module] = []
-    for _ in range(depth):
-        convolution = nn.Conv1d(channels, channels, kernel, padding=kernel // 2, groups=groups)
-        layers: OrderedDict[str, nn.Module] = OrderedDict(
-            conv=convolution, norm=nn.BatchNorm1d(channels), activation=deepcopy(function)
-        )
-        length += 1 - kernel % 2
-        if length >= 2:
-            layers["pool"] = nn.MaxPool1d(2)
-            length //= 2
-        blocks.append(nn.Sequential(layers))
-    most = _most_dense_weights(blocks, classes, server_parameters)
-    span = 1
-    while span < length and channels * (length // span) * classes > most:
-        span += 1
-    pool = {"pool": nn.AvgPool1d(span)} if span > 1 else {}
-    linear = nn.Linear(channels * (length // span), classes)
-    return _sequence(blocks, **pool, flatten=nn.Flatten(), linear=linear)
 
 
 def _inverted_residual(

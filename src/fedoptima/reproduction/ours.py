@@ -224,13 +224,9 @@ def _retention(stated: PaperNumber, results: Results) -> list[Value]:
     return retention(results, str(stated.workload), stated.method, USEFUL)
 
 
-def retention(
-    results: Results, workload: str, method: str, measure: str, p: float = 0.5
-) -> list[Value]:
+def retention(results: Results, workload: str, method: str, measure: str) -> list[Value]:
     figure = f"unstable-{workload[0]}"
-    at, stable = (
-        results.method(figure, workload, method, leave_probability=each) for each in (p, 0.0)
-    )
+    at, stable = (results.method(figure, workload, method, leave_probability=p) for p in (0.5, 0.0))
     return _ratios(at, stable, measure)
 
 

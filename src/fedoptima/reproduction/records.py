@@ -126,13 +126,13 @@ def plan_record(
 Point = tuple[float, float, float | None]
 
 
-def thinned(curve: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+def thinned(curve: Sequence[Point]) -> list[Point]:
     """Evenly spread; near the best accuracy, where times are taken, every new best is kept."""
     points = [(round(s, 3), round(e, 3), round(a, 5)) for s, e, a in curve if a is not None]
-    if len(points) <= most:
+    if len(points) <= MOST_POINTS:
         return list(points)
-    step = (len(points) - 1) / (most - 1)
-    kept = {round(index * step) for index in range(most)}
+    step = (len(points) - 1) / (MOST_POINTS - 1)
+    kept = {round(index * step) for index in range(MOST_POINTS)}
     highest = max(accuracy for _, _, accuracy in points)
     best = 0.0
     for index, (_, _, accuracy) in enumerate(points):

@@ -123,7 +123,7 @@ def reproduce(
     planned = queue(catalogue, chosen, choice)
     records = Records(folder)
     if list_:
-        _show(catalogue, chosen, planned, records)
+        _show(chosen, planned, records)
         return
     for other in merge or []:
         stderr().print(f"{records.merge(other)} runs taken over from {other}", soft_wrap=True)
@@ -224,10 +224,7 @@ def _tell(catalogue: Catalogue, planned: Mapping[str, Sequence[Planned]], record
 
 
 def _show(
-    catalogue: Catalogue,
-    figures: Mapping[str, Figure],
-    planned: Mapping[str, Sequence[Planned]],
-    records: Records,
+    figures: Mapping[str, Figure], planned: Mapping[str, Sequence[Planned]], records: Records
 ) -> None:
     from fedoptima.reproduction.planned import distinct
 

@@ -129,16 +129,27 @@ def row_of(path: Path) -> RunRow | None:
         state = State.FINISHED
     elif run.failure.is_file():
         state = State.FAILED
-    failure = run.failure.read_text().strip() if state is State.FAILED else ""
+    failure = _said(run.failure) if state is State.FAILED else ""
     ago = max(0.0, time.time() - written)
     method = f"{about.method} (dry)" if about.dry else about.method
     return RunRow(about.name, method, about.seed, state, *reached, ago, str(path), failure)
 
 
+def _said(failure: Path) -> str:
+    from fedoptima.trace.plain_files import read_plain
+
+    try:
+        return read_plain(failure).strip()
+    except (OSError, ValueError):  # a link, or not text: the folder may be somebody else's
+        return f"{failure.name} cannot be read"
+
+
 def _reached(metrics: Path) -> tuple[float | None, float | None, float | None]:
     """The last evaluation's epochs, accuracy and loss."""
+    from fedoptima.trace.plain_files import open_plain
+
     try:
-        with metrics.open(newline="") as file:
+        with open_plain(metrics, newline="") as file:
             *_, last = csv.DictReader(file)
         accuracy, loss = (float(last[name]) if last[name] else None for name in USUAL)
         return float(last["epochs"]), accuracy, loss

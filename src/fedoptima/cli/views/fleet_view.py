@@ -15,7 +15,7 @@ from fedoptima.cli.logs import DeviceErrors, attached
 from fedoptima.cli.views.fleet_state import FleetState
 from fedoptima.cli.views.fleet_table import picture
 from fedoptima.display.console import say
-from fedoptima.display.progress import Cadence, Refresh, bar, shows_live, title
+from fedoptima.display.progress import Cadence, Refresh, reading_bar, shows_live, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,8 +98,7 @@ class FleetTable(FleetView):
 
     def reading(self, what: str, done: int, total: int) -> None:
         if self._is_time() or done == total:
-            share = done / total if total else None
-            self._live.update(bar(what, share, f"{done:,} of {total:,}"), refresh=True)
+            self._live.update(reading_bar(what, done, total), refresh=True)
 
     def ready(self, address: Address) -> None:
         self._title += f", on {address}"

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep, cut_of
 from fedoptima.core.machine import Outcome
-from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.engine.deferred_faults import Notes
 from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_why_not
@@ -45,9 +44,7 @@ class RecordedServer(ServerEngine):
         super().__init__(workload)
         self._recorder = Recorder(workload.compute, first=True)
         self._pool = torch.cuda.graph_pool_handle()
-        ours = workload.server_code.build is None and workload.loss_is_ours
-        hooked = workload.planning.training is ServerTraining.PER_DEVICE and workload.local_loss
-        self._records = ours and workload.robust == "none" and not hooked
+        self._records = workload.server_records
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}
         self._inputs: dict[tuple[object, ...], Tensors] = {}
@@ -107,10 +104,6 @@ class RecordedServer(ServerEngine):
             self._fault = fault  # noted after every replay
         else:
             super()._note(device, fault, notes)
-
-    def _owner(self, job: ServerStep) -> NodeId:
-        per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
-        return job.origin if per_device else SERVER
 
     def _recorded(
         self, learner: Learner, tensors: Tensors, job: ServerStep, shapes: tuple[object, ...]

@@ -12,7 +12,6 @@ from torch import Tensor
 from fedoptima.core.events import Metrics
 from fedoptima.core.jobs import CloseCopy, Job, PlanRun, ServerStep, cut_of
 from fedoptima.core.machine import Outcome
-from fedoptima.core.method import ServerTraining
 from fedoptima.core.types import SERVER, NodeId, PayloadId
 from fedoptima.engine.deferred_faults import Notes
 from fedoptima.engine.graphs.recorder import AT_FIRST, Recorder, Recording, say_why_not
@@ -40,9 +39,7 @@ class GraphedServer(ServerEngine):
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload, deferred=True)
         self._recorder = Recorder(workload.compute, first=True)  # its steps are one chain
-        ours = workload.server_code.build is None and workload.loss_is_ours
-        hooked = workload.planning.training is ServerTraining.PER_DEVICE and workload.local_loss
-        self._records = ours and workload.robust == "none" and not hooked
+        self._records = workload.server_records
         self._lanes: dict[NodeId, Recorder] = {}  # of copies, which do not wait for each other
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._seen: dict[tuple[object, ...], int] = {}
@@ -82,7 +79,7 @@ class GraphedServer(ServerEngine):
         torch.cuda.synchronize(self._workload.compute)
 
     def _lane(self, job: ServerStep) -> Recorder:
-        if self._workload.planning.training is not ServerTraining.PER_DEVICE:
+        if not self._workload.has_copies:
             return self._recorder
         if job.origin not in self._lanes:
             lane = self._lanes[job.origin] = Recorder(self._workload.compute)
@@ -150,12 +147,7 @@ class GraphedServer(ServerEngine):
 
     def _mixes(self, job: ServerStep) -> bool:
         """Would parts of different devices, of other sizes, add to each other's gradients?"""
-        per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
-        return job.parts > 1 and not per_device
-
-    def _owner(self, job: ServerStep) -> NodeId:
-        per_device = self._workload.planning.training is ServerTraining.PER_DEVICE
-        return job.origin if per_device else SERVER
+        return job.parts > 1 and not self._workload.has_copies
 
     def _recorded(self, learner: Learner, tensors: Tensors, job: ServerStep) -> _Step:
         assert self.deferred is not None

@@ -54,6 +54,7 @@ _MOST_DETAILS = 1_000  # characters of what the server says when it ends a strea
 _NOT_CONNECTED = "Failed to connect to remote host: "  # gRPC's words, before the system's
 _OVER = grpc.StatusCode.NOT_FOUND
 _LAST_ATTEMPT = 0.5  # seconds at least
+_LARGEST = 1 << 30  # bytes of a message
 
 
 class Refused(FedOptimaError):
@@ -92,14 +93,13 @@ class Device:
         build: Callable[[str], Workplace],
         state: StateFile,
         pace: Pace | None = None,
-        limit: int = 1 << 30,
         give_up_after: float | None = None,
         stays: bool = False,
         let_in: bool = False,
         timeouts: Timeouts = DEFAULT,
         log: logging.Logger | None = None,
     ) -> None:
-        """``build`` makes the workplace from the recipe's JSON. ``limit``: bytes of a message.
+        """``build`` makes the workplace from the recipe's JSON.
 
         ``stays``: once its server has let it in (``let_in``: in a run before), it also outlasts
         that server's mistakes with TLS. Its own security it never changes.
@@ -110,7 +110,6 @@ class Device:
         self._build = build
         self._state = state
         self._pace = pace or Pace()
-        self._limit = limit
         self._give_up_after = give_up_after
         self._stays = stays
         self._let_in = let_in
@@ -175,7 +174,7 @@ class Device:
             )()
             link = DeviceLink(
                 call,
-                limit=self._limit,
+                limit=_LARGEST,
                 clock=self._clock,
                 timeouts=self._timeouts,
                 up=_pace(self._pace.up),
