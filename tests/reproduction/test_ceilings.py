@@ -57,6 +57,6 @@ def test_every_method_stands_beside_the_ceiling(tmp_path: Path) -> None:
     assert text.index("## Between") < text.index("## Figures")
     bound = replace(CEILING, no_ceiling="it is a lower bound")
     text = as_markdown(replace(found, ceilings={"a_text": bound}))
-    assert "This is no ceiling: it is a lower bound" in text
+    assert "This is not a ceiling: it is a lower bound" in text
     assert "% of the ceiling" not in text
     assert "| fedoptima | 1 | 85.5 |" in text

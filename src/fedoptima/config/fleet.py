@@ -27,9 +27,9 @@ class Strict(BaseModel):
 MemoryBandwidth = Annotated[
     Positive | None,
     Field(
-        description="Memory bandwidth in training, in GB/s: what operations, optimiser steps and "
-        "merges read and write takes bytes / bandwidth, besides FLOPs / speed; unset: it is part "
-        "of the sustained speed.",
+        description="Memory bandwidth in training, in GB/s: operations, optimiser steps and merges "
+        "take bytes / bandwidth in addition to FLOPs / speed; unset: it is part of the sustained "
+        "speed.",
         examples=[4.0],
     ),
 ]
@@ -45,8 +45,8 @@ Overhead = Annotated[
 Serialization = Annotated[
     Positive | None,
     Field(
-        description="Speed at which messages are packed and unpacked here, in GB/s, besides their "
-        "transfer; unset: at once.",
+        description="Speed at which messages are packed and unpacked here, in GB/s, in addition to "
+        "their transfer; unset: not charged.",
         examples=[0.5],
     ),
 ]

@@ -190,7 +190,7 @@ def _labels(table: Table, name: str, path: Path) -> list[str]:
     between = [value for value in table[name] if _is_number(value) and float(value) % 1]
     if between:
         raise ConfigError(
-            f"{path}: column {name!r} holds {between[0]}, which is no class; name a column of "
+            f"{path}: column {name!r} holds {between[0]}, which is not a class; name a column of "
             "classes with data.label, or set task = 'regression' to learn the numbers"
         )
     return table[name]
