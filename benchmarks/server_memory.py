@@ -111,24 +111,26 @@ class TrainedTask:
 HEAD = """# Server memory
 
 Peak server memory in MiB: the global model, server sides (one, or one per device and
-the merged one), waiting activation batches and waiting updates.
+the merged one), waiting activation batches and waiting updates. The paper's formulas are
+`(K + 1) model + K activations` with a copy per device (Eq. 2) and `model + omega activations` for
+FedOptima (Eq. 3). How memory grows with the number of devices K:
 
-The paper's formulas: `(K + 1) model + K activations` with a copy per device (Eq. 2), `model + omega
-activations` for FedOptima (Eq. 3). FedOptima's memory grows until the cap is reached, and no
-further, however many devices join (apart from a few small waiting updates); a fleet too small to
-fill a large cap stays below it. The default cap, `max(2 K, 32)`, itself grows with K from 17
-devices on; a cap that is given does not. With a small model and few devices the default may hold
-more than K copies would (A-image below): give a smaller one where memory is short. With a copy per
-device, memory keeps growing with K. FL, FedAsync and FedBuff train nothing on the server. A barrier
-holds the sum of its updates, in double precision, and so does not grow with K
-([0041](decisions/0041-updates-are-added-up.md)); with `on_leave = "drop"`, with PiPar's `"wait"` or
-with robust merging it holds the K updates themselves. A buffer holds Z, and updates that arrive
-together have to wait.
+- **FedOptima** grows until the cap is reached and no further, however many devices join (apart from
+  a few small waiting updates). A fleet too small to fill a large cap stays below it. The default
+  cap, `max(2 K, 32)`, itself grows with K from 17 devices on; a cap that you set does not. With a
+  small model and few devices the default may hold more than K copies would (A-image below): set a
+  smaller one where memory is short.
+- **SplitFed, PiPar, OAFL** have a copy per device, so memory keeps growing with K.
+- **FL** trains nothing on the server. Its barrier holds the sum of updates, in double precision,
+  and does not grow with K ([0041](decisions/0041-updates-are-added-up.md)). With
+  `on_leave = "drop"`, with PiPar's `"wait"` or with robust merging a barrier holds the K updates.
+- **FedAsync, FedBuff** train nothing on the server. The buffer of FedBuff holds Z updates; updates
+  that arrive together have to wait.
 
-With [`method.reuse`](methods.md#fedoptima) the server also keeps its last batches: at most
-`reuse.batches` more (64, unless it says otherwise), in the form in which they came. They are
-counted with the activations, as of the last batch that was used again; `memory.peak_kept` in
-`summary.json` is their part of it. The tables here are without them.
+With [`method.reuse`](methods.md#activation-reuse) the server also keeps its last batches: at most
+`reuse.batches` more (64 by default), in the form in which they arrived. They are counted with the
+activations, as of the last reused batch; `memory.peak_kept` in `summary.json` is their share. The
+tables here are without them.
 """
 
 TRAINING = """## With gradients, optimiser state and autograd

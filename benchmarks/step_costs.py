@@ -195,7 +195,7 @@ def fit(steps: Sequence[Step]) -> Rates:
 
 # ---- as text -------------------------------------------------------------------------------------
 
-HEAD = """# What the simulator charges, and how near that is
+HEAD = """# What the simulator charges, and how accurate that is
 
 A job of a simulated node takes FLOPs / `gflops`. A fleet may charge for more, on devices and on the
 server (all keys: [recipe.md](recipe.md#fleet); why and what exactly:

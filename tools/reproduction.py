@@ -53,18 +53,23 @@ def document(reproduction: Reproduction) -> str:
 
 
 def _sensitivity() -> Iterator[str]:
-    """As `python -m tools.sensitivity` has written it."""
-    _, _, said, *lines = WORDS.read_text(encoding="utf-8").splitlines()
+    """The maps of `python -m tools.sensitivity`, and in how many cells FedOptima is first."""
+    maps = re.findall(
+        r"^(!\[.*\]\()(.*\.svg\))\n\n(.* cells .*)$",
+        WORDS.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     yield "## Where FedOptima is first, and where it is not"
     yield ""
     yield (
-        f"{said} Dry runs over devices x 1 to 1/12, links of 25 to 400 Mbps, latencies of 0 to "
-        "100 ms and six servers. Samples a second are not time to accuracy: what is learned from "
-        "a sample differs between methods."
+        "Throughput of useful samples in dry runs over devices x 1 to 1/12, links of 25 to 400 "
+        "Mbps, latencies of 0 to 100 ms and six servers. It is not time to accuracy: what is "
+        "learned from a sample differs between methods. Which method is first in which region: "
+        "[sensitivity](../results/sensitivity/words.md)."
     )
-    for line in lines:
-        heading = re.sub("^## ", "### ", line)
-        yield re.sub(r"^(!\[.*\]\()", r"\1../results/sensitivity/", heading)
+    yield ""
+    for image, file, said in maps:
+        yield f"{said}\n\n{image}../results/sensitivity/{file}\n"
 
 
 def _fitted() -> Iterator[str]:
@@ -74,10 +79,10 @@ def _fitted() -> Iterator[str]:
     yield ""
     yield (
         "Two factors for each testbed, on the speeds of the devices and of the server, are fitted "
-        "to these numbers: [calibration](calibration.md) says how, and has the numbers that are "
-        "only checked. *Guessed* is not the same as *ours* above: a fit takes seconds of an epoch "
-        "times assumed numbers of epochs, with one set of settings for all methods and PiPar at "
-        "the shared split, and was made before settings were chosen for each method "
+        "to these numbers; [calibration](calibration.md) explains how and lists the numbers that "
+        "are only checked. *Guessed* is not the same as *ours* above: a fit multiplies seconds per "
+        "epoch by assumed numbers of epochs, with one set of settings for all methods and PiPar at "
+        "the shared split, and was made before settings were tuned for each method "
         f"({'; '.join(made_with)})."
     )
     yield ""
@@ -112,13 +117,9 @@ def readme(reproduction: Reproduction, text: str) -> str:
         "weights and see the same batches:",
         "\n".join(table),
         *notes_of(reproduction, WORKLOAD),
-        *(
-            f"Not trained yet, with figures of timing alone: {'; '.join(untrained)}."
-            for _ in untrained[:1]
-        ),
-        f"Made by `{command}` ({dates[-1]}). Every number of the paper beside ours, and reasons "
-        "where they differ: "
-        "[the paper's figures, reproduced](docs/reproduction.md).",
+        *(f"Not trained yet, timing only: {'; '.join(untrained)}." for _ in untrained[:1]),
+        f"Made by `{command}` ({dates[-1]}). Every number of the paper next to ours, and why they "
+        "differ: [the paper's figures, reproduced](docs/reproduction.md).",
     ]
     return TABLE.sub(lambda found: "\n\n".join([found[1].strip(), *body, found[2]]), text)
 

@@ -102,7 +102,7 @@ def test_revoke_names_the_serial_numbers_and_says_what_to_do_with_the_list(call:
     answer = call("revoke", "pi-1")
     assert answer.code == 0
     assert f"revoked the certificates of pi-1 with these serial numbers: {serial:x}" in answer.words
-    assert "Copy certs/revoked.txt to the server, beside its ca.pem" in answer.words
+    assert "Copy certs/revoked.txt to the server, next to its ca.pem" in answer.words
     assert Path("certs/revoked.txt").read_text().startswith(f"{serial:x} pi-1 ")
     assert "every certificate of pi-1 is on certs/revoked.txt already" in (
         call("revoke", "pi-1").words

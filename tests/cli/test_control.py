@@ -32,7 +32,7 @@ def test_a_servers_addresses_and_certificates_are_not_forgotten_by_the_way_on(
     (run / "config.json").write_text(json.dumps(kept))
     answer = call("pause", run)
     assert f"it can be resumed with: fedoptima server --resume --run-dir {run}" in answer.complaint
-    assert "with what it had besides: --listen, certificates" in answer.complaint
+    assert "with its other options: --listen, certificates" in answer.complaint
 
 
 def test_a_run_is_paused_resumed_and_stopped_from_another_terminal(
@@ -82,7 +82,7 @@ def test_a_finished_run_is_extended(call: Call, recipe: Path) -> None:
     assert call("replay", "run", "--weights").code == 0
     for wrong in ("training.batch_size=4", "stop.epochs"):
         assert call("simulate", "--resume", "run", "--extend", wrong).code == 2
-    assert "--extend goes with --resume" in call("simulate", recipe, "--extend", "a=1").complaint
+    assert "--extend needs --resume" in call("simulate", recipe, "--extend", "a=1").complaint
 
 
 def test_runs_are_listed_with_what_they_reached(call: Call, recipe: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_device_has_some_of_the_classes_and_no_test_data(tmp_path: Path) -> No
         (
             TABLE.replace("4,45", "4,4.5"),
             {"label": "weight", "features": ("age",)},
-            "column 'weight' holds 4.5, which is no class; .*or set task = 'regression'",
+            "column 'weight' holds 4.5, which is not a class; .*or set task = 'regression'",
         ),
         (TABLE, {"features": ("height",)}, "has no column 'height'"),
         (TABLE, {"features": ("age", "state")}, "'state' is the label; leave it out"),

@@ -34,7 +34,9 @@ def test_a_run_that_is_over_waits_for_room_for_its_result(
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert kept["weights_digest"] == result.weights_digest
     assert result.accuracy is not None, "the curve is whole, and no record is"
-    assert caplog.text.count("training goes on, and it is tried again: make room") == 4, "each once"
+    assert caplog.text.count("training continues, and writing is tried again: make room") == 4, (
+        "each once"
+    )
     assert not (tmp_path / "run" / "disk_failing").exists()
     found = replay(tmp_path / "run")
     assert found.difference is None

@@ -298,7 +298,7 @@ def test_a_loss_of_ones_own_sees_outputs_in_the_shape_of_the_labels(task: object
     [
         (
             {"loss": "mse"},
-            r"loss='mse': a loss is no name; for this one choose task='regression'",
+            r"loss='mse': a loss is not a name; for this one choose task='regression'",
         ),
         ({"loss": nn.CrossEntropyLoss}, "is a class; give an instance of it, CrossEntropyLoss()"),
         (

@@ -52,11 +52,11 @@ def test_every_method_stands_beside_the_ceiling(tmp_path: Path) -> None:
     text = as_markdown(found, more=["## Between", ""])
     assert "| fedoptima | 1 | 85.5 | 95.0 |" in text
     assert "| oafl | 1 | 81.0 | 90.0 | never |" in text
-    assert f"{CEILING.words}; fewer epochs than the methods have, so it may be too low." in text
+    assert f"{CEILING.words}; in fewer epochs than the methods have, so it may be too low." in text
     assert "Not run yet: *fl*, *fedasync*, *fedbuff*, *splitfed*, " in text
     assert text.index("## Between") < text.index("## Figures")
     bound = replace(CEILING, no_ceiling="it is a lower bound")
     text = as_markdown(replace(found, ceilings={"a_text": bound}))
-    assert "This is no ceiling: it is a lower bound" in text
+    assert "This is not a ceiling: it is a lower bound" in text
     assert "% of the ceiling" not in text
     assert "| fedoptima | 1 | 85.5 |" in text

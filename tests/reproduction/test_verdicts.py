@@ -145,10 +145,10 @@ def test_a_table_without_pipar_says_what_pipar_would_take(tmp_path: Path) -> Non
         )
     )
     notes = notes_of(Reproduction(CATALOGUE, QUEUE, results.records, {}), "a_image")
-    arithmetic = [note for note in notes if note.startswith("By arithmetic alone")]
+    arithmetic = [note for note in notes if note.startswith("Estimate: ")]
     # FL takes 8.4 h and 3,024 s an epoch; PiPar would take 1,000 s.
     assert arithmetic[0].startswith(
-        "By arithmetic alone *pipar, own_split=false*, *pipar, own_split=true* would reach 83.2 % "
+        "Estimate: *pipar, own_split=false*, *pipar, own_split=true* would reach 83.2 % "
         "after 2.78 ± 0.00 h"
     )
     rounds = next(note for note in notes if note.startswith("Iterations of a round: 20 for "))
@@ -160,7 +160,7 @@ def test_a_workload_on_which_nothing_was_trained_is_named(tmp_path: Path) -> Non
     untrained, same = notes_of(it, "b_image")
     command = "fedoptima reproduce accuracy-image --device cuda"
     assert untrained == f"No method has been trained on this yet: `{command}`."
-    assert same == "All methods have the same optimiser, rates and rounds here."
+    assert same == "All methods have the same optimiser, learning rates and rounds here."
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ def test_the_first_failure_is_said_once_and_ends_it(caplog: pytest.LogCaptureFix
         sender.close()
         sender.post(done.append, "much later")
     assert done == []
-    assert caplog.messages == ["there gets no more of this run, which goes on: connection refused"]
+    assert caplog.messages == [
+        "there receives no more of this run, which continues: connection refused"
+    ]
 
 
 def test_nobody_waits_for_an_request_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
@@ -42,7 +44,7 @@ def test_nobody_waits_for_an_request_that_hangs(caplog: pytest.LogCaptureFixture
             sender.post(hanging.wait)
         sender.close(patience=0.0)
     assert caplog.messages == [
-        "there gets no more of this run, which goes on: too much is waiting to be sent"
+        "there receives no more of this run, which continues: too much is waiting to be sent"
     ]
     hanging.set()
 

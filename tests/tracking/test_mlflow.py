@@ -100,5 +100,5 @@ def test_a_server_that_goes_away_is_said_once(
         log.observe(moment_of(records_of("fedoptima")))
         log.finish(Ending(moment_of(records_of("fedoptima")).summary, {}, ()))
         log.close()
-    said = [message for message in caplog.messages if "MLflow gets no more" in message]
+    said = [message for message in caplog.messages if "MLflow receives no more" in message]
     assert len(said) == 1

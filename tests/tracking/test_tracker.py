@@ -91,4 +91,4 @@ def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(
     assert diary.entries == [MOMENT, MOMENT, MOMENT, END, "closed"]
     (said,) = caplog.messages
     assert "no space left" in said
-    assert "the run goes on" in said
+    assert "the run continues" in said

@@ -195,7 +195,7 @@ def _devices(moment: Moment) -> Iterator[Metric]:
     )
     yield Metric(
         "fedoptima_disk_failing",
-        "1 while the node cannot write what it should; it goes on without.",
+        "1 while the node cannot write to its disk; training continues.",
         ("node",),
         {(node,): node in moment.failing for node in sorted({SERVER, *given, *moment.members})},
     )

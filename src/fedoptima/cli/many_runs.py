@@ -51,7 +51,7 @@ Seeds = Annotated[
 ]
 SeedList = Annotated[
     list[int] | None,
-    typer.Option("--seed", metavar="S", help="Run each with this seed. May be given again.", min=0),
+    typer.Option("--seed", metavar="S", help="Run each with this seed. Repeatable.", min=0),
 ]
 Jobs = Annotated[
     int | None,

@@ -157,7 +157,7 @@ def tell_late_devices(
 def over(run: RunDirectory) -> str:
     return (
         f"{run.path}: this run is over; its result is in {run.summary}. Add --extend "
-        "stop.epochs=N to let it go on"
+        "stop.epochs=N to continue it"
     )
 
 

@@ -33,13 +33,13 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Replace a value of the recipe, e.g. stop.epochs=5. May be given again and again.",
+        help="Replace a value of the recipe, e.g. stop.epochs=5. Repeatable.",
     ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Use another seed.", min=0)]
 ComputeDevice = Annotated[
     str | None,
-    typer.Option("--device", metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1."),
+    typer.Option("--device", metavar="NAME", help="Where to compute: cpu, cuda, cuda:1."),
 ]
 Workers = Annotated[
     str | None,
@@ -71,8 +71,8 @@ Extend = Annotated[
     typer.Option(
         "--extend",
         metavar="KEY=VALUE",
-        help="With --resume: go on longer than the recipe says, also after the end, e.g. "
-        "stop.epochs=200. Only keys of stop. May be given again.",
+        help="With --resume: run longer than the recipe says, even after the end, e.g. "
+        "stop.epochs=200. Only keys of stop. Repeatable.",
     ),
 ]
 AllowModules = Annotated[
@@ -81,7 +81,7 @@ AllowModules = Annotated[
         "--allow-module",
         metavar="NAME",
         help="Load code of this package or module where the run's files or its server name it. "
-        "May be given again.",
+        "Repeatable.",
     ),
 ]
 CheckpointEvery = Annotated[
@@ -94,13 +94,13 @@ Authority = Annotated[
     Path | None, typer.Option("--tls-ca", metavar="FILE", help="The CA's certificate, ca.pem.")
 ]
 Certificate = Annotated[
-    Path | None, typer.Option("--tls-cert", metavar="FILE", help="One's own certificate.")
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="This machine's certificate.")
 ]
 Key = Annotated[
     Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate.")
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Go without certificates, also off this machine.")
+    bool, typer.Option("--insecure", help="Use no certificates, even over a network.")
 ]
 
 # ---- what is shown -----------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Comparison(ComparedRuns):
         ```python
         print(comparison)
         comparison.to_pandas()  # one row per run
-        comparison.plot()  # one line per run, as a figure of plotly's
+        comparison.plot()  # one line per run, as a plotly figure
         ```
     """
 

@@ -62,11 +62,11 @@ def compare(
     observer: PoolObserver | None = None,
     interrupted: Callable[[], bool] | None = None,
 ) -> Comparison:
-    """Train with several methods on the same recipe and set their figures side by side.
+    """Train with several methods on the same recipe and compare their figures.
 
     Either a recipe, or its parts, as in `simulate`: also a model and data of your own. All runs
     begin with the same weights, data partition, fleet and split. A run that fails is reported, and
-    the others go on.
+    the others continue.
 
     Runs are executed in processes of this machine. Those are forked where a model or data are
     given as Python objects, so anything may be given. Where that cannot be (torch sees a GPU,
@@ -78,7 +78,7 @@ def compare(
         methods: Their names, or functions that make a `fedoptima.methods.Method`, which the
             processes of the runs import by name; `"paper"`: FedOptima and the paper's six
             baselines; or `"all"`.
-        seeds: How many, counted up from the recipe's; or which.
+        seeds: How many, counting up from the recipe's seed; or a list of seeds.
         options: For those methods that have them, or for one alone
             (`{"pipar.micro_batches": 10}`). The recipe's own method options go only to the method
             it names.
@@ -98,22 +98,22 @@ def compare(
         loss: As in `simulate`.
         jobs: Runs at a time; by default one per core. Results do not depend on it.
         on: `"processes"`, or `"ray"` (or a `RayShare`) for a Ray cluster.
-        target: The accuracy whose time is taken; by default 99 % of FedOptima's best.
+        target: Report the time to this accuracy; by default 99 % of FedOptima's best.
         dry: Simulate the timing only; nothing is trained.
         out: A new or empty folder. Every run leaves its own folder in it, and
             `resume_comparison` resumes it after a kill.
         checkpoint_every: Wall-clock seconds between two checkpoints of a run.
-        command: What the table says it was made by; by default this function.
+        command: The command that the table names as its origin; by default this function.
         progress: Show it, as in `simulate`.
-        observer: Called about ten times a second with how far each run is.
+        observer: Called about ten times a second with the progress of each run.
         interrupted: Called as often; if it returns True, all runs save a checkpoint and
-            `Interrupted` is raised. With it, Ctrl-C is the caller's.
+            `Interrupted` is raised. With it, handling Ctrl-C is up to the caller.
 
     Returns:
         One row per method. It prints as a table, and shows its curves in a notebook.
 
     Raises:
-        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        ConfigError: An argument cannot work; the message says which, and how to fix it.
         Interrupted: `interrupted` returned True.
         KeyboardInterrupt: Ctrl-C; with `out`, the message says how to resume.
 

@@ -63,7 +63,7 @@ def sweep(
         recipe: A recipe file, or a `Recipe`.
         vary: Values by key of the recipe (`{"fleet.scale": [1, 0.3]}`), by option of whichever
             methods have it (`"method.activation_cap"`), or of one method alone
-            (`"pipar.micro_batches"`). A method is run once where what is varied does not reach it.
+            (`"pipar.micro_batches"`). A method that the varied keys do not apply to runs once.
         methods: As in `compare`; by default the recipe's own.
         seeds: As in `compare`.
         options: As in `compare`.
@@ -84,7 +84,7 @@ def sweep(
         loss: As in `simulate`.
         jobs: As in `compare`.
         on: As in `compare`.
-        target: The accuracy whose time is taken; none by default.
+        target: Report the time to this accuracy; none by default.
         dry: Simulate the timing only; nothing is trained.
         out: A new or empty folder, or that of an earlier sweep of the same recipe: its finished
             runs are kept, so a sweep can be extended by further values. Objects given in Python
@@ -99,7 +99,7 @@ def sweep(
         One row per method and choice of settings.
 
     Raises:
-        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        ConfigError: An argument cannot work; the message says which, and how to fix it.
         Interrupted: `interrupted` returned True.
         KeyboardInterrupt: Ctrl-C; with `out`, the message says how to resume.
 

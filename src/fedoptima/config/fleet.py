@@ -27,9 +27,9 @@ class Strict(BaseModel):
 MemoryBandwidth = Annotated[
     Positive | None,
     Field(
-        description="Memory bandwidth in training, in GB/s: what operations, optimiser steps and "
-        "merges read and write takes bytes / bandwidth, besides FLOPs / speed; unset: it is part "
-        "of the sustained speed.",
+        description="Memory bandwidth in training, in GB/s: operations, optimiser steps and merges "
+        "take bytes / bandwidth in addition to FLOPs / speed; unset: it is part of the sustained "
+        "speed.",
         examples=[4.0],
     ),
 ]
@@ -38,15 +38,15 @@ Overhead = Annotated[
     Field(
         ge=0,
         allow_inf_nan=False,
-        description="Milliseconds that every job takes besides its work.",
+        description="Fixed overhead of every job, in milliseconds.",
         examples=[5.0],
     ),
 ]
 Serialization = Annotated[
     Positive | None,
     Field(
-        description="Speed at which messages are packed and unpacked here, in GB/s, besides their "
-        "transfer; unset: at once.",
+        description="Speed at which messages are packed and unpacked here, in GB/s, in addition to "
+        "their transfer; unset: not charged.",
         examples=[0.5],
     ),
 ]
@@ -80,7 +80,7 @@ class DeviceGroup(Strict):
     name: str = Field(
         min_length=1,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
-        description="What the devices are called, with a number if there are several.",
+        description="Name of the devices, with a number if there are several.",
         examples=["pi4"],
     )
     count: int = Field(default=1, ge=1, description="How many there are.")
@@ -96,7 +96,7 @@ class DeviceGroup(Strict):
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Milliseconds that a message is on its way, besides its transfer.",
+        description="Latency of a message in milliseconds, in addition to its transfer time.",
     )
     seconds: dict[JobName, Positive] = Field(
         default={},
@@ -119,7 +119,10 @@ class ChurnConfig(Strict):
 
     every: Positive = Field(default=600.0, description="Seconds between two changes.")
     leave_probability: float = Field(
-        ge=0, lt=1, description="With which each device is away until the next.", examples=[0.2]
+        ge=0,
+        lt=1,
+        description="Probability that a device is away until the next change.",
+        examples=[0.2],
     )
     mbps: tuple[Positive, Positive] = Field(
         description="Lowest and highest bandwidth that is drawn for a device, in Mbit/s.",

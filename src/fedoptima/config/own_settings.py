@@ -19,12 +19,12 @@ class OwnSettings(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     training: dict[str, Any] = Field(
         default={},
-        description="Laid over the recipe's `training`, key by key.",
+        description="Overrides the recipe's `training`, key by key.",
         examples=[{"device": {"learning_rate": 0.05}}],
     )
     split: dict[str, Any] = Field(
         default={},
-        description="Laid over the recipe's `split`: the method then has a split of its own.",
+        description="Overrides the recipe's `split`: the method then has its own split.",
         examples=[{"at": 2}],
     )
 

@@ -101,7 +101,7 @@ class TaskConfig(Named):
 
 
 class PartitionConfig(Strict):
-    """How the training data are divided among the devices."""
+    """How the training data is divided among the devices."""
 
     kind: Literal["dirichlet", "iid", "label", "quantity", "column", "file"] = Field(
         default="dirichlet",
@@ -128,8 +128,8 @@ class PartitionConfig(Strict):
     )
     column: str | None = Field(
         default=None,
-        description="column: its name. Samples with the same value stay on one device: on the "
-        "one of that name where there is one.",
+        description="column: its name. Samples with the same value stay on one device, the one of "
+        "that name if it exists.",
         examples=["writer"],
     )
     file: str | None = Field(
@@ -169,7 +169,7 @@ class DataConfig(Named):
     )
     partition: PartitionConfig = Field(
         default=PartitionConfig(),
-        description="How the training data are divided among the devices.",
+        description="How the training data is divided among the devices.",
         examples=[{"kind": "iid"}],
     )
     # The paper describes no validation set, so the default is its practice: the test set.
@@ -183,8 +183,8 @@ class DataConfig(Named):
         default=None,
         gt=0,
         lt=1,
-        description="Share of each device's samples that it does not train on: every evaluation "
-        "also measures the model on each device's own.",
+        description="Share of each device's samples that is held out: every evaluation also "
+        "measures the model on each device's own.",
         examples=[0.2],
     )
     augment: bool = Field(
@@ -194,14 +194,14 @@ class DataConfig(Named):
     )
     cache: bool = Field(
         default=False,
-        description="Items of a map-style dataset: true: drawn once and kept; false: drawn "
-        "whenever they are used.",
+        description="Items of a map-style dataset: true: loaded once and kept in memory; false: "
+        "loaded whenever they are used.",
     )
     workers: int = Field(
         default=0,
         ge=0,
         le=64,
-        description="Processes that draw such items; 0: the one that trains does it.",
+        description="Processes that load such items; 0: the process that trains.",
     )
 
 
@@ -211,12 +211,12 @@ class DeployConfig(Strict):
     devices: int | None = Field(
         default=None,
         ge=1,
-        description="How many to begin with; unset: as many as the fleet has.",
+        description="How many devices to start with; unset: as many as the fleet has.",
         examples=[4],
     )
     patience: Positive = Field(
         default=60.0,
-        description="Seconds after the first device has come: then the run begins with those "
+        description="Seconds after the first device has joined until the run starts with those "
         "present.",
     )
     checkpoint_seconds: Positive = Field(
@@ -228,12 +228,14 @@ class DeployConfig(Strict):
         description="Merges between two checkpoints, if they come first.",
         examples=[100],
     )
-    checkpoints_kept: int = Field(default=3, ge=1, description="How many; older ones are removed.")
+    checkpoints_kept: int = Field(
+        default=3, ge=1, description="How many checkpoints are kept; older ones are removed."
+    )
     max_message_mb: Positive = Field(
         default=1024.0, description="Larger messages are refused before memory is allocated."
     )
     max_records_mb: Positive = Field(
-        default=256.0, description="Most of a device's own records that is kept on disk."
+        default=256.0, description="Limit on disk for each device's own records, in MB."
     )
 
 
@@ -243,19 +245,21 @@ class Recipe(Strict):
     name: str = Field(
         default="run",
         min_length=1,
-        description="What runs are called; part of their folder's name.",
+        description="Name of the runs; part of their folder's name.",
     )
-    seed: int = Field(default=1, ge=0, description="Where every random choice comes from.")
+    seed: int = Field(default=1, ge=0, description="Seed of every random choice.")
     device: str = Field(
-        default="cpu", description="Where the maths runs.", examples=["cuda", "cuda:1"]
+        default="cpu",
+        description="torch device for the computation: cpu, cuda, cuda:1.",
+        examples=["cuda", "cuda:1"],
     )
     # Sums over several threads may round differently, so the number belongs to a run's identity.
     threads: int | None = Field(
         default=None,
         ge=1,
         le=MOST_THREADS,
-        description="Of torch, in a job; unset: 1 in a simulation, over the network as many as "
-        "torch takes.",
+        description="torch threads per job; unset: 1 in a simulation, torch's default over the "
+        "network.",
         examples=[1],
     )
     # They change no bit of the result, so the number is not stored with a run.
@@ -264,17 +268,19 @@ class Recipe(Strict):
     ] = Field(
         default="auto",
         exclude=True,
-        description="Processes that do the tensor work of a simulation; auto: one per core where "
-        "it pays. They change no bit of the result.",
+        description="Processes for the tensor work of a simulation; auto: one per core where it "
+        "pays. The result is the same, bit for bit.",
     )
     model: Named = Field(
-        description="What is trained; options of a model stand beside its name.",
+        description="The model that is trained; its options are keys next to its name.",
         examples=[{"name": "vgg5"}],
     )
-    data: DataConfig = Field(description="What it is trained on.", examples=[{"name": "digits"}])
+    data: DataConfig = Field(
+        description="The data that it is trained on.", examples=[{"name": "digits"}]
+    )
     task: Annotated[TaskConfig, BeforeValidator(_as_table)] = Field(
         default=TaskConfig(),
-        description="What is learned of it: its name, or a table with its options.",
+        description="What is learned: the task's name, or a table with its options.",
         examples=[{"name": "regression"}],
     )
     fleet: FleetConfig | None = Field(
@@ -289,7 +295,7 @@ class Recipe(Strict):
     )
     methods: dict[str, OwnSettings] = Field(
         default={},
-        description="What single methods have of their own, by their names.",
+        description="Settings of single methods, by name.",
         examples=[{"pipar": {"micro_batches": 4}}],
     )
     training: TrainingConfig = Field(

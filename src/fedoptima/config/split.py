@@ -24,8 +24,8 @@ class SplitConfig(Strict):
 
     objective: Literal["paper", "measured"] = Field(
         default="paper",
-        description="What the choice counts: the device side's forward pass as in the paper, or "
-        "all that the device computes.",
+        description="What the choice counts: the device side's forward pass, as in the paper, or "
+        "everything that the device computes.",
     )
     at: Annotated[int | str | None, BeforeValidator(_blocks_or_module)] = Field(
         default=None,
@@ -41,9 +41,9 @@ class SplitConfig(Strict):
     batch_seconds: float | None = Field(
         default=None,
         ge=0,
-        description="With per_device: each device takes as many blocks as it computes and sends "
-        "for in so many seconds a batch, so that the server has less to do; unset: those with "
-        "which it is quickest, but fedoptima_plus chooses.",
+        description="With per_device: each device takes as many blocks as it can compute and send "
+        "for within this time per batch, which relieves the server; unset: the cut with which it "
+        "is fastest, but fedoptima_plus chooses.",
         examples=[0.5],
     )
 

@@ -25,7 +25,7 @@ class ScheduleConfig(Strict):
         default=0.0, ge=0, lt=1, description="Share of the run in which the rate rises first."
     )
     floor: float = Field(
-        default=0.0, ge=0, le=1, description="Share of the rate that is left at the end."
+        default=0.0, ge=0, le=1, description="Share of the rate that remains at the end."
     )
     steps: tuple[float, ...] = Field(
         default=(0.5, 0.75),
@@ -67,30 +67,30 @@ class OptimizerConfig(Strict):
         "as 'package.module:function', called with the parameters, lr and the options.",
         examples=["adamw"],
     )
-    learning_rate: Positive = Field(default=0.01, description="Before the schedule's factor.")
+    learning_rate: Positive = Field(
+        default=0.01, description="Learning rate, before the schedule's factor."
+    )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd alone: momentum.")
     nesterov: bool = Field(default=False, description="sgd alone: Nesterov's momentum.")
-    weight_decay: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="Share of a weight that is taken off."
-    )
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Weight decay.")
     clip_norm: Positive | None = Field(
-        default=None, description="Longest gradient; longer ones are shortened.", examples=[1.0]
+        default=None, description="Gradients with a larger norm are clipped to it.", examples=[1.0]
     )
     reset_on_load: bool = Field(
         default=False,
-        description="Forget momentum when a new global model is loaded; false: it stays with its "
+        description="Reset momentum when a new global model is loaded; false: it stays with its "
         "owner.",
     )
 
     options: dict[str, Any] = Field(
         default={},
-        description="Further arguments of the optimiser, by name; here also the momentum of others "
-        "than sgd.",
+        description="Further arguments of the optimiser, by name, such as the momentum of "
+        "optimisers other than sgd.",
         examples=[{"betas": [0.9, 0.95]}],
     )
     schedule: ScheduleConfig | None = Field(
         default=None,
-        description="Of this learning rate; unset: as `training.schedule` says.",
+        description="Schedule of this learning rate; unset: `training.schedule`.",
         examples=[{"kind": "cosine"}],
     )
 
@@ -131,20 +131,20 @@ class TrainingConfig(Strict):
     )
     schedule: ScheduleConfig = Field(
         default=ScheduleConfig(),
-        description="Of the learning rate.",
+        description="Learning-rate schedule.",
         examples=[{"kind": "cosine"}],
     )
     evaluate_every: Positive = Field(default=1.0, description="Epochs between evaluations.")
     evaluation_batch: int | None = Field(
         default=None,
         ge=1,
-        description="Samples that are evaluated at a time; unset: as many as a bound on memory "
-        "allows, for this model and kind of device.",
+        description="Samples per evaluation batch; unset: as many as a memory bound allows, for "
+        "this model and kind of device.",
         examples=[500],
     )
     precision: Precision = Field(
         default="float32",
-        description="Of products; weights and what is sent stay float32.",
+        description="Number format of matrix products; weights and messages stay float32.",
     )
     on_divergence: Literal["drop", "end"] = Field(
         default="drop",

@@ -27,7 +27,7 @@ class StopRule:
 
     rounds: int | None = _key("Global rounds.", 100)
     epochs: float | None = _key("Passes over all devices' data.", 10.0)
-    hours: float | None = _key("Of training: virtual in simulation, real in deployment.", 2.0)
+    hours: float | None = _key("Hours of training: virtual in simulation, real in deployment.", 2.0)
     target_accuracy: float | None = _key("Validation accuracy to reach: 0.8 is 80 %.", 0.8)
     patience: float | None = _key("Epochs without a better value of the metric.", 10.0)
     metric: str | None = _key(
@@ -37,8 +37,8 @@ class StopRule:
     )
     target: float | None = _key("A value of the metric to reach.", 0.7)
     direction: Literal["max", "min"] | None = _key(
-        "Is more of the metric better, or less? Unset: less of the loss and of errors (mae, mse, "
-        "rmse), more of all others.",
+        "Is a higher or a lower metric better? Unset: lower for the loss and errors (mae, mse, "
+        "rmse), higher for all others.",
         "max",
     )
 

@@ -27,7 +27,7 @@ class FileOptions(BaseModel):
         default=0.2,
         gt=0,
         lt=1,
-        description="Of each class, the share that is test data, where there is no test part.",
+        description="Share of each class that becomes test data, where there is no test part.",
     )
     classes: tuple[str, ...] = Field(
         default=(),

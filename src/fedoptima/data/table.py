@@ -42,14 +42,14 @@ class CsvOptions(FileOptions):
     )
     features: tuple[str, ...] = Field(
         default=(),
-        description="The columns that the model takes, all numbers; unset: all besides the label "
-        "and the one that divides the data.",
+        description="The input columns, all numbers; unset: all except the label and the "
+        "partition's column.",
         examples=[["age", "weight"]],
     )
     standardise: bool = Field(
         default=True,
-        description="Bring each feature to mean 0 and deviation 1 over the training rows of this "
-        "file.",
+        description="Standardise each feature to mean 0 and deviation 1 over the training rows of "
+        "this file.",
     )
     delimiter: str = Field(
         default=",", min_length=1, max_length=1, description="Between two columns."
@@ -190,7 +190,7 @@ def _labels(table: Table, name: str, path: Path) -> list[str]:
     between = [value for value in table[name] if _is_number(value) and float(value) % 1]
     if between:
         raise ConfigError(
-            f"{path}: column {name!r} holds {between[0]}, which is no class; name a column of "
+            f"{path}: column {name!r} holds {between[0]}, which is not a class; name a column of "
             "classes with data.label, or set task = 'regression' to learn the numbers"
         )
     return table[name]

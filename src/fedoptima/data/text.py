@@ -40,9 +40,9 @@ PAPER_TRAIN, PAPER_ROWS = 48_000, 67_349
 
 # What the options of these sets mean (docs/recipe.md).
 OPTIONS: Mapping[str, str] = {
-    "vocabulary": "Most frequent words that are told apart.",
+    "vocabulary": "Size of the vocabulary: the most frequent words.",
     "length": "Words of a text that are kept.",
-    HIDDEN_WORDS: "Share of the words that are unknown at random in training.",
+    HIDDEN_WORDS: "Share of the words that are randomly replaced by the unknown word in training.",
     "division": "Which rows are for training and which for the test: paper, or glue as published.",
 }
 

@@ -23,8 +23,8 @@ def extend(run: RunDirectory, recipe: Recipe, changes: Mapping[str, object]) -> 
         if not run.last_state.is_dir():
             raise ConfigError(
                 f"{run.path}: the state at its end was not kept (a dry run, a run of a comparison "
-                "or of an older fedoptima), so it cannot go on; start a new run with the same "
-                f"recipe and --set {_listed(changes)}"
+                "or of an older fedoptima), so it cannot be continued; start a new run with "
+                f"the same recipe and --set {_listed(changes)}"
             )
         if reason := _already(extended.stop, run.read_result()):
             raise ConfigError(

@@ -111,8 +111,8 @@ def join(
         data: The device's own data: the name of a data set, or `"package.module:function"`. By
             default its share of the recipe's.
         directory: Where data sets are.
-        device: Where the maths runs: `"cpu"`, `"cuda"`.
-        threads: Of torch; by default as many as it takes.
+        device: Where to compute: `"cpu"`, `"cuda"`.
+        threads: torch threads; by default torch's own choice.
         gflops: Slow the device down to this speed.
         up_mbps: Slow its uplink down to this.
         down_mbps: Slow its downlink down to this.
@@ -120,19 +120,19 @@ def join(
             is on this machine; `fedoptima certs` makes them.
         cert: The device's certificate.
         key: Its key.
-        insecure: Without certificates, also where the server is on another machine.
+        insecure: Use no certificates, even if the server is on another machine.
         state: A folder for what the device needs to continue after a kill.
-        give_up_after: Seconds without a server; by default never.
-        stay: After a run wait for the next one.
+        give_up_after: Stop trying to connect after so many seconds; by default never.
+        stay: After a run, wait for the next one.
         allow_modules: The packages from which code that the server names may be loaded.
-        interrupted: Asked a few times a second; when it says yes, `Interrupted` is raised.
+        interrupted: Called a few times a second; if it returns True, `Interrupted` is raised.
 
     Returns:
         Why the run ended.
 
     Raises:
-        ConfigError: Something that was given cannot work; the message says what, and the way out.
-        FedOptimaError: The device cannot go on; the server has been told.
+        ConfigError: An argument cannot work; the message says which, and how to fix it.
+        FedOptimaError: The device cannot continue; the server was notified.
         Interrupted: `interrupted` returned True.
 
     Example:

@@ -43,7 +43,7 @@ class Result:
         ```python
         print(result)  # a short table
         result.to_pandas()  # every evaluation
-        result.plot()  # the curve, as a figure of plotly's
+        result.plot()  # the curve, as a plotly figure
         result.load_into(model)  # the trained weights
         ```
     """
@@ -67,7 +67,7 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """Of training, on the run's clock."""
+        """Seconds of training, on the run's clock."""
         return self.summary.seconds
 
     @property
@@ -76,7 +76,7 @@ class Result:
 
     @property
     def versions(self) -> int:
-        """Merges."""
+        """Versions of the global model: the number of merges."""
         return self.summary.versions
 
     @property
@@ -85,7 +85,7 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the final weights on the validation data; None in a dry run."""
+        """Accuracy of the final weights on the validation data; None in a dry run."""
         return self.curve[-1].accuracy if self.curve else None
 
     @property
@@ -94,12 +94,12 @@ class Result:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Of the final weights on the validation data, by name; empty in a dry run."""
+        """Metrics of the final weights on the validation data, by name; empty in a dry run."""
         return self.curve[-1].metrics if self.curve else {}
 
     @property
     def device_metrics(self) -> Mapping[NodeId, Mapping[str, float]]:
-        """Of the final weights on each device's own held-out data (`data.device_validation`)."""
+        """Metrics of the final weights on each device's held-out data, `data.device_validation`."""
         return self.curve[-1].devices if self.curve else {}
 
     def time_to(self, accuracy: float) -> float | None:
@@ -122,7 +122,7 @@ class Result:
 
     @property
     def device_utilisation(self) -> float:
-        """Of the time of all devices together, as in report, page and metrics."""
+        """Busy share of the time of all devices together, as in report, page and metrics."""
         return self.summary.device_usage.utilisation
 
     @property
@@ -135,7 +135,7 @@ class Result:
 
     @property
     def useful_samples(self) -> float:
-        """That went through the whole network and were used, not thrown away."""
+        """Samples that went through the whole network and were used."""
         return self.summary.work.useful
 
     @property
@@ -153,7 +153,7 @@ class Result:
 
     @property
     def refused(self) -> int:
-        """Updates that came too late to be merged, or of a model that a restart undid."""
+        """Updates that were too late to be merged, or trained on a model that a restart undid."""
         return self.summary.staleness.refused
 
     @property
@@ -163,12 +163,12 @@ class Result:
 
     @property
     def late_batches(self) -> int:
-        """Activation batches that came after their credit had expired and found no free slot."""
+        """Activation batches that arrived after their credit had expired and found no free slot."""
         return self.summary.balance.late_batches
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Devices that had a problem, or whose part of the merges and of the data differ a lot."""
+        """Devices with a problem, or whose shares of the merges and of the data differ a lot."""
         return tuple(warnings_of(self.summary, self.method))
 
     # ---- as it is shown ----------------------------------------------------------------------

@@ -70,27 +70,27 @@ def serve(
             on other machines; `fedoptima certs` makes them.
         cert: The server's certificate.
         key: Its key.
-        insecure: Without certificates, also for devices on other machines.
-        allow_devices: A file with the names of the devices that may connect, one a line. It may
-            change while the run goes on, and so may `revoked` and the certificates.
-        revoked: A list of revoked certificates, if not the `revoked.txt` beside `ca`.
+        insecure: Use no certificates, even for devices on other machines.
+        allow_devices: A file with the names of the devices that may connect, one per line. It may
+            change during the run, and so may `revoked` and the certificates.
+        revoked: A list of revoked certificates, if not the `revoked.txt` next to `ca`.
         gateways: Processes that take the devices' connections, so that encryption and decoding use
             several cores; 0: this process does it.
-        linger: Seconds for which devices that come after the run are told that it is over; with
-            `resume` also of a run that was over already.
+        linger: Seconds to stay after the run to tell late devices that it is over; with `resume`
+            also for a run that was over already.
         allow_modules: The packages from which a run that is resumed without its recipe may load
             code that its files name.
         ready: Called with the address once devices can connect.
         progress: Show what is read, as in `simulate`.
         reading: As in `simulate`.
-        interrupted: Asked a few times a second; when it says yes, a checkpoint is saved and
-            `Interrupted` is raised. With it, Ctrl-C is the caller's.
+        interrupted: Called a few times a second; if it returns True, a checkpoint is saved and
+            `Interrupted` is raised. With it, handling Ctrl-C is up to the caller.
 
     Returns:
         What came out, as of `simulate`.
 
     Raises:
-        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        ConfigError: An argument cannot work; the message says which, and how to fix it.
         FedOptimaError: The run failed.
         Interrupted: `interrupted` returned True.
         KeyboardInterrupt: Ctrl-C.

@@ -74,7 +74,7 @@ def simulate(
 ) -> Result:
     """Train on a virtual clock and return the trained model, its curve and every node's idle time.
 
-    Either a recipe, or its parts; parts given with a recipe replace those of it, `training` and
+    Either a recipe, or its parts; parts given with a recipe replace the recipe's, `training` and
     `split` key by key. A part is what the recipe's table would hold: a name (`fleet="testbed_a"`,
     `method="fl"`) or a mapping (`training={"batch_size": 50}`).
 
@@ -84,8 +84,9 @@ def simulate(
     Args:
         recipe: A recipe file, or a `Recipe`.
         model: Any `nn.Module`, or the name of a model and its options.
-        train: The training data: `(inputs, labels)` or a map-style dataset.
-        test: The test data, of the same kind.
+        train: The training data: `(inputs, labels)`, a dataset, a DataLoader, an iterable, or a
+            dict of these by device.
+        test: The test data, in any of these forms except by device.
         data: The name of a data set, or a mapping with its options. With `train`: options of
             data given in Python, such as `{"partition": {"kind": "iid"}}`.
         fleet: The name of a fleet, or a mapping with `server` and `devices`.
@@ -96,10 +97,10 @@ def simulate(
         stop: When the run ends: `epochs`, `rounds`, `hours`, `target_accuracy`, `patience`; or
             `metric` and `target`.
         epochs: Short for `stop={"epochs": ...}`.
-        seed: Of everything random.
-        device: Where the maths runs: `"cpu"`, `"cuda"`, `"cuda:1"`.
-        threads: Of torch; 1 by default, so that results do not depend on the machine.
-        workers: Processes that do the tensor work; they change no bit of the result.
+        seed: Of all random numbers.
+        device: Where to compute: `"cpu"`, `"cuda"`, `"cuda:1"`.
+        threads: torch threads; 1 by default, so that results do not depend on the machine.
+        workers: Processes for the tensor work; the result is the same, bit for bit.
         task: What is learned: the name of a ready one (`"regression"`, `"dense"`), a mapping with
             its options, or a `Task`; by default one class for each sample.
         loss: A function of outputs and labels, in place of the task's own.
@@ -108,16 +109,16 @@ def simulate(
         checkpoint_every: Wall-clock seconds between two checkpoints; only with `out`.
         progress: Show it, on stderr or in the notebook. By default where stderr is a terminal, or
             in a notebook.
-        observer: Called about ten times a second while the run goes on, and once at the end.
+        observer: Called about ten times a second during the run, and once at the end.
         reading: Called while data is read, with what, how much is done, and how much there is.
         interrupted: Called between events. If it returns True, a checkpoint is saved and
-            `Interrupted` is raised. With it, Ctrl-C is the caller's.
+            `Interrupted` is raised. With it, handling Ctrl-C is up to the caller.
 
     Returns:
         What came out. It prints as a short table, and shows its curve in a notebook.
 
     Raises:
-        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        ConfigError: An argument cannot work; the message says which, and how to fix it.
         FedOptimaError: The run failed, for example because the loss is not finite.
         Interrupted: `interrupted` returned True.
         KeyboardInterrupt: Ctrl-C; the message says how to resume the run.

@@ -32,8 +32,8 @@ def fedbuff(
     buffer: Annotated[
         int | None,
         Field(
-            description="Z, changes that are applied together; unset: 10 as published, but never "
-            "more than K.",
+            description="Z: the number of updates that are applied together; unset: 10 as "
+            "published, but never more than K.",
             examples=[4],
         ),
     ] = None,
@@ -53,7 +53,7 @@ def fedbuff(
     server_learning_rate: Annotated[
         float, Field(description="Factor on the mean change that is applied.")
     ] = 1.0,
-    server_momentum: Annotated[float, Field(description="Of the changes that are applied.")] = 0.0,
+    server_momentum: Annotated[float, Field(description="Momentum of the applied changes.")] = 0.0,
     update_codec: UpdateCodecOption = "float32",
     robust: RobustOption = "none",
 ) -> Method:

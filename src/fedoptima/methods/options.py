@@ -18,12 +18,13 @@ from fedoptima.core.robust import Robust, RobustBarrier
 ActivationCapOption = Annotated[
     int | None,
     Field(
-        description="omega, most activation batches that wait for the server; unset: max(2 K, 32).",
+        description="omega: the most activation batches that may wait for the server; unset: "
+        "max(2 K, 32).",
         examples=[64],
     ),
 ]
 CreditTimeoutOption = Annotated[
-    float, Field(description="Seconds until an unused turn-on returns to the pool.")
+    float, Field(description="Seconds until an unused credit returns to the pool.")
 ]
 LocalAuxiliaryOption = Annotated[
     str | int,
@@ -37,8 +38,8 @@ TrainEveryOption = Annotated[
     int,
     Field(
         ge=1,
-        description="n: a device trains on at least one of n batches in a row and on those that it "
-        "cannot send; of the others it only sends the activations. For devices that are slower "
+        description="n: a device trains on at least one of n consecutive batches and on those that "
+        "it cannot send; for the others it only sends the activations. For devices that are slower "
         "than their links.",
         examples=[4],
     ),
@@ -46,16 +47,15 @@ TrainEveryOption = Annotated[
 OverlapOption = Annotated[
     bool,
     Field(
-        description="A device goes on training while its update is merged, and carries over what "
-        "it has learned meanwhile onto the model that it is sent."
+        description="A device keeps training while its update is merged, and applies what it has "
+        "learned in the meantime to the model that it receives."
     ),
 ]
 StalenessOption = Annotated[
     Literal["inverse", "constant", "polynomial", "hinge"],
     Field(
-        description="What an update that is s versions behind counts. inverse: 1 / (s + 1); "
-        "constant: 1; polynomial: (s + 1) ** -a; hinge: 1 while s <= b, then "
-        "1 / (a (s - b) + 1)."
+        description="Weight of an update that is s versions behind. inverse: 1 / (s + 1); "
+        "constant: 1; polynomial: (s + 1) ** -a; hinge: 1 while s <= b, then 1 / (a (s - b) + 1)."
     ),
 ]
 AlphaOption = Annotated[
@@ -115,41 +115,41 @@ RobustBarrierOption = Annotated[
 CodecOption = Annotated[
     Codec,
     Field(
-        description="The form in which activations are sent and wait on the server: float32, "
-        "bfloat16 (half the bytes) or int8 (a quarter, with a scale for each sample)."
+        description="Number format of activations, sent and waiting on the server: float32, "
+        "bfloat16 (half the bytes) or int8 (a quarter, with a scale per sample)."
     ),
 ]
 GradientCodecOption = Annotated[
     Codec,
-    Field(description="The form in which the server's gradients are sent; as `codec`."),
+    Field(description="Number format of the server's gradients; values as for `codec`."),
 ]
 UpdateCodecOption = Annotated[
     Codec,
     Field(
-        description="The form in which devices send their updates: float32, bfloat16 or int8, "
-        "where weights are sent as their change in the round; models to devices stay float32."
+        description="Number format of devices' updates: float32, or the change of each weight in "
+        "the round as bfloat16 or int8. Models to devices stay float32."
     ),
 ]
 OnLeaveOption = Annotated[
     OnLeave,
     Field(
-        description="When a device leaves in a round. drop: it goes on without it and what it has "
-        "handed in; keep: it goes on, and what it has handed in counts (updates are added up as "
-        "they come, in memory for one); wait: until it is back."
+        description="When a device leaves during a round. keep: the round continues, and an update "
+        "that was handed in counts (updates are summed as they arrive, in the memory of one); "
+        "drop: it continues without that update; wait: it waits until the device is back."
     ),
 ]
 ParticipationOption = Annotated[
     float,
     Field(
-        description="Share of the devices that are in a round, at least one; drawn again for each "
-        "round. The others wait."
+        description="Share of the devices that is drawn for each round, at least one device. The "
+        "others wait."
     ),
 ]
 BarrierTimeoutOption = Annotated[
     float | None,
     Field(
-        description="Seconds for which devices that are connected and silent are waited for; "
-        "unset: 30 predicted rounds, at least 300.",
+        description="Seconds to wait for devices that are connected but silent; unset: 30 "
+        "predicted rounds, at least 300.",
         examples=[600.0],
     ),
 ]
@@ -161,15 +161,15 @@ class Reuse(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     batches: int = Field(
-        default=64, ge=1, description="The last batches, kept on the server to be used again."
+        default=64, ge=1, description="How many of the last batches the server keeps for reuse."
     )
     uses: int = Field(
-        default=4, ge=1, description="Times that each is trained on again; the least used first."
+        default=4, ge=1, description="How often each is reused; the least used first."
     )
     max_age: int | None = Field(
         default=None,
         ge=0,
-        description="Merges after which a batch is not used again; unset: any number.",
+        description="Merges after which a batch is no longer reused; unset: no limit.",
         examples=[32],
     )
     on_leave: Literal["keep", "forget"] = Field(
@@ -188,8 +188,8 @@ ReuseOption = Annotated[
     Reuse | None,
     BeforeValidator(_switched),  # a sweep needs words for on and off
     Field(
-        description="What an idle server trains on again; true: all defaults; unset or false: "
-        "nothing, as in the paper.",
+        description="An idle server trains again on its last batches; true: all defaults; unset or "
+        "false: off, as in the paper.",
         examples=[{"batches": 64, "uses": 4}],
     ),
 ]

@@ -43,17 +43,17 @@ MODELS: Mapping[str, ModelEntry] = {
 
 # What the options of these models mean (docs/recipe.md); the data give the first six.
 OPTIONS: Mapping[str, str] = {
-    "channels": "Of an image.",
+    "channels": "Channels of an image.",
     "image_size": "Pixels of an image's side.",
-    "classes": "Labels to tell apart.",
-    "vocabulary": "Tokens that are told apart.",
+    "classes": "Number of classes.",
+    "vocabulary": "Number of different tokens.",
     "length": "Tokens in a text.",
     "features": "Numbers in a row of a table.",
     "layers": "Encoder layers; of mlp: hidden layers.",
     "heads": "Attention heads in a layer.",
     "embedding": "Width of a token's embedding.",
     "hidden": "Width of a layer's feed-forward part; of mlp: of a hidden layer.",
-    "dropout": "Share of activations that is left out in training.",
+    "dropout": "Dropout rate in training.",
 }
 
 

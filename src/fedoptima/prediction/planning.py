@@ -114,9 +114,9 @@ def plan(
     progress: bool | None = None,
     reading: ReadingProgress | None = None,
 ) -> Prediction:
-    """What a run will be like: its split, memory, throughput and bottleneck.
+    """Predict a run: its split, memory, throughput and bottleneck.
 
-    Nothing is trained; of a data set that has a name only the facts are needed.
+    Nothing is trained; a built-in data set need not be on disk.
 
     Args:
         recipe: A recipe file, or a `Recipe`.
@@ -138,7 +138,7 @@ def plan(
         The split, what each other split would cost, each device's pace, and what limits the run.
 
     Raises:
-        ConfigError: Something that was given cannot work; the message says what, and the way out.
+        ConfigError: An argument cannot work; the message says which, and how to fix it.
 
     Example:
         ```python

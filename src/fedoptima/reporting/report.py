@@ -85,9 +85,9 @@ def report(
     allow_modules: Sequence[str] = (),
     progress: RecordProgress | bool | None = None,
 ) -> Report:
-    """Write one HTML file about one or several runs: where the time went, in figures and words.
+    """Write one HTML file about one or several runs: where the time went, as figures and text.
 
-    Reading somebody's run does not run somebody's code: see `allow_modules`.
+    Reading a run does not execute code that it names: see `allow_modules`.
 
     Args:
         runs: Folders of runs or of comparisons, finished or not.

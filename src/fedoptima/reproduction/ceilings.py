@@ -32,7 +32,7 @@ class Ceiling:
             f"{self.epochs} epochs, the best of {self.configurations} configurations on held-out "
             "data)"
         )
-        return f"{said}. This is no ceiling: {self.no_ceiling}" if self.no_ceiling else said
+        return f"{said}. This is not a ceiling: {self.no_ceiling}" if self.no_ceiling else said
 
 
 def read_ceilings(folder: Path) -> dict[str, Ceiling]:

@@ -38,26 +38,25 @@ _WHAT = {
 _PLURAL = {Verdict.AGREES: "agree", Verdict.BETTER: "are better", Verdict.DIFFERS: "differ",
            Verdict.NOT_RUN: "are not run"}  # fmt: skip
 _INTRODUCTION = (
-    "Every number that the paper states, beside ours. How to read it:",
+    "Every number that the paper states, next to ours. How to read it:",
     "",
-    "- Ours are means over seeds, with the standard deviation; *never*: the accuracy was not"
+    "- Our numbers are means over seeds, with the standard deviation. *Never*: the accuracy was not"
     f" reached. Accuracies within {100 * POINTS:g} point and other numbers within"
     f" {100 * SHARE:.0f} % *agree*; *better*: FedOptima does better here than in the paper.",
-    "- Times are on the simulated clock, of fleets whose speeds we guess from clock rates; *fitted"
-    " fleet*: of those that are fitted to the paper's own numbers.",
-    "- Accuracy comes from real training, and is the best of a run's evaluations. Where the recipe"
+    "- Times are virtual, on fleets whose speeds we guess from clock rates. *Fitted fleet*: with"
+    " speeds fitted to the paper's own numbers.",
+    "- Accuracy comes from real training and is the best of a run's evaluations. Where the recipe"
     " validates on the test data, as the paper apparently does, that flatters every method.",
-    "- A *similar accuracy* is 99 % of FedOptima's best. All methods train for as many epochs, with"
-    " a rate that falls until the last one. They reach their best late, so the time to an accuracy"
-    " is mostly the time of an epoch. The figures *in equal time* (as long for each, a rate that"
-    " falls with time) and *until convergence* (a constant rate) are free of that; each says below"
-    " whether it was run.",
+    "- A *similar accuracy* is 99 % of FedOptima's best. All methods train for equal epochs with a"
+    " learning rate that decays until the last one. They reach their best late, so time to accuracy"
+    " is mostly time per epoch. The figures *in equal time* (the rate decays with time) and *until"
+    " convergence* (a constant rate) do not have this bias; each says below whether it was run.",
     "- Throughput counts useful samples: those that went through the whole network and were used.",
-    "- FL, SplitFed and, without batch normalisation, PiPar do the same arithmetic on the same"
-    " batches. With the same settings one of them is trained, and the others have what it learned,"
-    " at the pace of their own dry runs (exact but for rounding and the draws of dropout).",
-    "- Where PiPar is trained itself, a batch has four parts, and its times are those of its"
-    " authors' number of parts; with its own split it has what it learned with the shared one.",
+    "- FL, SplitFed and, without batch normalisation, PiPar take the same steps on the same"
+    " batches. With equal settings only one of them is trained; the others have its accuracy, and"
+    " times from their own dry runs (exact except for rounding and the random numbers of dropout).",
+    "- Where PiPar is trained, a batch has four parts, and its times are those of its authors'"
+    " number of parts. With its own split it has the accuracy that it reached with the shared one.",
 )
 
 
@@ -209,9 +208,10 @@ def notes_of(it: Reproduction, workload: str) -> list[str]:
         if run.learned_by and run.case in cases and run.seed == planned[0].seed:
             same.setdefault(taught[run.learned_by], []).append(run.case.label)
     for other, labels in same.items():
+        verb = "takes" if len(labels) == 1 else "take"
         notes.append(
-            f"Not trained, because the arithmetic is the same: {_listed(labels)}; with what "
-            f"*{other}* learned, at the pace of a dry run."
+            f"Not trained separately: {_listed(labels)}, which {verb} the same steps as *{other}*. "
+            f"Accuracy as *{other}*; times from a dry run."
         )
     missing = [run for run in planned if run.case not in cases]
     if planned and not cases:
@@ -222,7 +222,7 @@ def notes_of(it: Reproduction, workload: str) -> list[str]:
     notes += [*_by_arithmetic(it, missing, cases), *_settings(planned)]
     if (ceiling := it.ceilings.get(workload)) is not None:
         most = max((run.recipe.stop.epochs or 0.0 for run in planned), default=0.0)
-        fewer = "; fewer epochs than the methods have, so it may be too low"
+        fewer = "; in fewer epochs than the methods have, so it may be too low"
         notes.append(f"{ceiling.words}{fewer if ceiling.epochs < most else ''}.")
     return notes
 
@@ -243,16 +243,16 @@ def _by_arithmetic(
             said.setdefault(_spread(reached, 2), {})[run.case.label] = None
     for hours, labels in said.items():
         yield (
-            f"By arithmetic alone {_listed(list(labels))} would reach {100 * target:.1f} % after "
-            f"{hours} h: as many epochs as *{_TEACHER}* takes, at the pace of a dry run. Batch "
-            "normalisation over parts of a batch may make it learn less."
+            f"Estimate: {_listed(list(labels))} would reach {100 * target:.1f} % after {hours} h, "
+            f"in as many epochs as *{_TEACHER}*, with times from a dry run. Batch normalisation "
+            "over parts of a batch may make it learn less."
         )
 
 
 def _settings(planned: Sequence[Planned]) -> Iterator[str]:
     """What of training is not the same for all methods."""
     if planned and all(run.recipe.training == planned[0].recipe.training for run in planned):
-        yield "All methods have the same optimiser, rates and rounds here."
+        yield "All methods have the same optimiser, learning rates and rounds here."
     rounds: dict[int | None, dict[str, None]] = {}
     for run in planned:
         rounds.setdefault(run.recipe.training.iterations, {})[run.case.label] = None

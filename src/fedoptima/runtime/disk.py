@@ -36,7 +36,8 @@ class Disk:
             if first:
                 way_out = ": make room" if may_pass(error) else ""
                 self._log.error(
-                    "%s: %s cannot be written (%s); training goes on, and it is tried again%s",
+                    "%s: %s cannot be written (%s); training continues, and writing is tried "
+                    "again%s",
                     *(self._place, what, why, way_out),
                 )
                 self.trouble = DiskFailing(f"{what} cannot be written ({why})")

@@ -57,7 +57,7 @@ def converted(labels: Tensor, kind: LabelKind, what: str) -> Tensor:
     if kind == "classes":
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
             raise ConfigError(
-                f"{what} {labels.dtype}; give {_KINDS[kind]}. If they are no classes, say what "
+                f"{what} {labels.dtype}; give {_KINDS[kind]}. If they are not classes, say what "
                 "they are: task = 'regression' or 'multi-label'"
             )
         return labels.to(torch.int64)

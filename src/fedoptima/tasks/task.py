@@ -188,7 +188,7 @@ def check_loss(loss: object) -> None:
         ready = next((name for part, name in _READY_FOR.items() if part in loss.lower()), None)
         hint = f"for this one choose task={ready!r}, or give" if ready else "give"
         raise ConfigError(
-            f"loss = {loss!r}: a loss is no name; {hint} a function of (outputs, labels), for "
+            f"loss = {loss!r}: a loss is not a name; {hint} a function of (outputs, labels), for "
             "example torch.nn.functional.mse_loss"
         )
     _check_function(loss, "loss", "(outputs, labels) to the mean over the batch")

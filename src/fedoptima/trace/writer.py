@@ -201,7 +201,7 @@ class PatientWriter(TraceWriter):
                 raise
             if not self._said:
                 _log.warning(
-                    "the trace cannot be written (%s): the run goes on, and what is missing is "
+                    "the trace cannot be written (%s): the run continues, and what is missing is "
                     "written when there is room",
                     error.strerror,
                 )

@@ -66,4 +66,4 @@ class BackgroundSender:
     def _fail(self, why: object) -> None:
         if not self._failed:
             self._failed = True
-            LOG.warning("%s gets no more of this run, which goes on: %s", self._target, why)
+            LOG.warning("%s receives no more of this run, which continues: %s", self._target, why)

@@ -97,6 +97,6 @@ class Tracking:
     def _leave_out(self, tracker: Tracker, error: Exception) -> None:
         self._trackers.remove(tracker)
         name = type(tracker).__name__
-        LOG.warning("%s fails and is left out; the run goes on: %s", name, error)
+        LOG.warning("%s fails and is left out; the run continues: %s", name, error)
         with suppress(Exception):
             tracker.close()

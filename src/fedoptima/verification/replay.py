@@ -92,7 +92,7 @@ def replay(
 
     Args:
         directory: The run's folder.
-        weights: Execute all jobs again as well, which takes as long as the run's maths did. What
+        weights: Also execute all jobs again, which takes as long as the run's computation did. What
             was given to the run as Python objects has to be given again for that.
         model: The model, if it was given as an `nn.Module`.
         train: The training data, if it was given in Python.

@@ -157,8 +157,8 @@ async def a_devices_words(context: Any) -> None:
 @pytest.mark.parametrize(
     ("nonsense", "reason"),
     [
-        (garbage, "no fedoptima server"),
-        (another_protocol, "no fedoptima server"),
+        (garbage, "not a fedoptima server"),
+        (another_protocol, "not a fedoptima server"),
         (silence, "did not answer"),
         (garbage_later, "a frame that cannot be read"),
         (a_devices_words, "does not send a hello frame"),

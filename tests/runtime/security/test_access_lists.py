@@ -119,7 +119,7 @@ def test_lists_that_cannot_be_read_are_refused_at_the_start(tmp_path: Path, cert
     wrong.write_text("# fine\npi-1 4f\n")
     tls = server_of(certs)
     for allowed, revoked, message in (
-        (wrong, None, r"wrong.txt, line 2: 'pi-1 4f' is no device's name"),
+        (wrong, None, r"wrong.txt, line 2: 'pi-1 4f' is not a valid device name"),
         (None, wrong, r"wrong.txt, line 2: 'pi-1 4f' does not begin with a serial number"),
         (tmp_path / "none.txt", None, r"none.txt: cannot be read: No such file"),
         (None, tmp_path / "none.txt", r"none.txt: cannot be read: No such file"),

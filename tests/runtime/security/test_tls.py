@@ -173,8 +173,8 @@ def the_servers(certs: Path, _: Path) -> None:
     ("spoil", "file", "words"),
     [
         (without_ca, "ca.pem", "no such file; make it with 'fedoptima certs init'"),
-        (garbled, "pi-1.pem", "is no certificate in PEM form"),
-        (garbled_key, "pi-1-key.pem", "is no private key in PEM form"),
+        (garbled, "pi-1.pem", "is not a PEM certificate"),
+        (garbled_key, "pi-1-key.pem", "is not a PEM private key"),
         (a_folder, "ca.pem", "cannot be read: Is a directory"),
         (anothers_key, "pi-1-key.pem", "is not the key of"),
         (another_ca, "pi-1.pem", "was not signed by the CA"),
@@ -281,7 +281,7 @@ def test_inside_the_machine_a_plain_connection_is_allowed(host: str) -> None:
     "host", ["0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "fe80::1", "train.example.org", "localhos"]
 )
 def test_over_the_network_a_plain_connection_must_be_asked_for(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"fedoptima certs init.*or type --insecure"):
+    with pytest.raises(ConfigError, match=r"fedoptima certs init.*or pass --insecure"):
         choose_security(Address(host, 1), None, insecure=False)
     assert choose_security(Address(host, 1), None, insecure=True) is None
 

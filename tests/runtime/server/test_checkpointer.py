@@ -36,7 +36,7 @@ def test_a_last_checkpoint_that_could_not_be_written_is_said_with_what_is_lost(
             await stage.end()
         return stage.checkpointer.say_what_is_lost(saved)
 
-    way_on = r"goes on from the one of 10\d\d s ago" if earlier else "begins anew"
+    way_on = r"continues from the one of 10\d\d s ago" if earlier else "starts over"
     lost = rf"its last checkpoint could not be written \(.+\): resumed, the run {way_on}"
     assert re.fullmatch(f"; {lost}", asyncio.run(story()))
     assert re.fullmatch(lost, caplog.messages[-1])

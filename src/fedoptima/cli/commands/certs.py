@@ -37,8 +37,8 @@ def init(
         typer.Option(
             "--host",
             metavar="NAME_OR_IP",
-            help="What devices will connect to, besides localhost and this machine's name. "
-            "May be given again and again.",
+            help="What devices connect to, in addition to localhost and this machine's name. "
+            "Repeatable.",
         ),
     ] = None,
     days: Days = 365,
@@ -73,7 +73,7 @@ def init(
 
 def device(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The device's name, and who it will be taken for.")
+        str, typer.Argument(metavar="NAME", help="The device's name, which is its identity.")
     ],
     out: Out = Path("certs"),
     days: Days = 365,
@@ -121,7 +121,7 @@ def revoke(
     mine = device_files(out, name)
     _say(
         f"revoked the certificates of {name} with these serial numbers: {numbers}\n\n"
-        f"Copy {revoked} to the server, beside its ca.pem: a running server reads it "
+        f"Copy {revoked} to the server, next to its ca.pem: a running server reads it "
         "again and drops the device.\n"
         f"To make a new certificate for {name}, move {mine.cert} and {mine.key} away and type:\n"
         f"  fedoptima certs device {name}{_folder(out)}"

@@ -90,7 +90,7 @@ def compare(
     """Run several methods side by side and put their figures in one table.
 
     All share the seed, initial weights, data partition, schedule, fleet and split. A run that
-    fails is reported and the others go on. Ctrl-C stops all where --resume goes on.
+    fails is reported and the others continue. Ctrl-C stops all; --resume continues.
     """
     execution = many_runs.Execution(
         "compare", jobs, many_runs.place(on, cpus, gpus, retries), checkpoint_every, quiet

@@ -28,7 +28,7 @@ Wait = Annotated[
 def pause(run: Run, wait: Wait = 60.0) -> None:
     """Pause a run that another terminal executes: it saves a checkpoint and its process ends.
 
-    As Ctrl-C there would. --resume continues it; devices on the network are told.
+    Like Ctrl-C there. --resume continues it; devices on the network are notified.
     """
     from fedoptima.experiments.run_directory import PAUSE
 
@@ -44,7 +44,7 @@ def pause(run: Run, wait: Wait = 60.0) -> None:
 def stop(run: Run, wait: Wait = 60.0) -> None:
     """End a run that another terminal executes: a last evaluation, and its result is written.
 
-    With --resume RUN --extend it can still go on later.
+    --resume RUN --extend can still continue it later.
     """
     from fedoptima.experiments.run_directory import STOP
 
@@ -56,7 +56,7 @@ def stop(run: Run, wait: Wait = 60.0) -> None:
     reached = f" after {result.curve[-1].epochs:g} epochs" if result.curve else ""
     _say(
         f"ended{reached}: {result.reason}; its result is in {stopped.summary}\n"
-        f"to go on later: {resume_command(stopped, '--extend', 'stop.epochs=N')}"
+        f"to continue it later: {resume_command(stopped, '--extend', 'stop.epochs=N')}"
     )
 
 
@@ -68,7 +68,7 @@ def resume_command(run: RunDirectory, *options: str) -> str:
     command, besides = ["fedoptima", "simulate", "--resume", str(run.path)], ""
     if run.description.mode is Mode.NETWORK:
         command = ["fedoptima", "server", "--resume", "--run-dir", str(run.path)]
-        besides = "\nand with what it had besides: --listen, certificates, lists of devices"
+        besides = "\nand with its other options: --listen, certificates, lists of devices"
         if run.states.is_dir():
             command, besides = ["fedoptima", "run", "--resume", str(run.path)], ""
     return shlex.join([*command, *allowance(recipe), *options]) + besides

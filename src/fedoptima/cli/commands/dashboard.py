@@ -31,13 +31,13 @@ def dashboard(
     ] = 8050,
     host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.")] = "127.0.0.1",
     token: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Let in only who has it.", envvar=_TOKEN)
+        str | None, typer.Option(metavar="TOKEN", help="Require this token.", envvar=_TOKEN)
     ] = None,
     inherited: Annotated[int | None, typer.Option("--inherited-socket", hidden=True)] = None,
 ) -> None:
-    """Show runs in a browser, while they go on or afterwards.
+    """Show runs in a browser, live or afterwards.
 
-    Reads the runs' files and changes nothing; training does not notice it. Seen from this machine
+    Reads the runs' files and changes nothing; training is not affected. Visible on this machine
     only, unless a --token is given (or set in FEDOPTIMA_DASHBOARD_TOKEN).
 
     \b

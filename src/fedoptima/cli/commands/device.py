@@ -28,7 +28,7 @@ def device(
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", help="Who this is.  [default: the certificate's name]"
+            "--name", metavar="NAME", help="This device's name.  [default: the certificate's]"
         ),
     ] = None,
     data: Annotated[
@@ -43,7 +43,7 @@ def device(
         str | None, typer.Option(metavar="DIR", help="Where data sets are on this machine.")
     ] = None,
     compute: Annotated[
-        str, typer.Option(metavar="NAME", help="Where the maths runs: cpu, cuda, cuda:1.")
+        str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1.")
     ] = "cpu",
     threads: Annotated[
         int | None,
@@ -59,7 +59,7 @@ def device(
         typer.Option(metavar="DIR", help="Where it keeps its small state.  [default: per user]"),
     ] = None,
     gflops: Annotated[
-        float | None, typer.Option(metavar="X", help="Slow the maths down to X GFLOP/s.")
+        float | None, typer.Option(metavar="X", help="Slow computation down to X GFLOP/s.")
     ] = None,
     up_mbps: Annotated[
         float | None, typer.Option(metavar="X", help="Slow the uplink down to X Mbit/s.")
@@ -69,10 +69,14 @@ def device(
     ] = None,
     give_up_after: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Without a server.  [default: try for ever]", min=0),
+        typer.Option(
+            metavar="SECONDS",
+            help="Stop trying to connect after this time.  [default: never]",
+            min=0,
+        ),
     ] = None,
     stay: Annotated[
-        bool, typer.Option("--stay", help="After a run wait for the next one, as a service does.")
+        bool, typer.Option("--stay", help="After a run, wait for the next one, as a service does.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False,
 ) -> None:
@@ -80,8 +84,8 @@ def device(
 
     The server sends what a device needs, except the model's code and the data, which must be
     installed here; code that is not fedoptima's own must be allowed with --allow-module. If the
-    connection is lost, the device goes on and comes back. Ctrl-C stops it; the run goes on without
-    it, and it can be started again.
+    connection is lost, the device keeps working and reconnects. Ctrl-C stops it; the run continues
+    without it, and it can be started again.
 
     \b
     For example:
@@ -90,8 +94,8 @@ def device(
         --tls-ca ca.pem --tls-cert pi-1.pem --tls-key pi-1-key.pem
 
     \b
-    Ends with 0 when the run is over, 1 when the device was refused or failed, 2 when something
-    given to it cannot work, 130 when it was stopped.
+    Exit code: 0 when the run is over, 1 when the device was refused or failed, 2 for invalid
+    options, 130 when it was stopped.
     """
     with options.deploy_extra():
         from fedoptima.experiments.join import device_setup
@@ -132,5 +136,5 @@ def _work(setup: DeviceSetup, *, quiet: bool) -> None:
         try:
             LOG.info("%s is done: %s", setup.name, run_device(setup, stopped=interrupted))
         except (Interrupted, KeyboardInterrupt) as stop:
-            LOG.warning("%s was stopped; start it again to take part again", setup.name)
+            LOG.warning("%s was stopped; start it again to rejoin", setup.name)
             raise typer.Exit(INTERRUPTED) from stop

@@ -62,7 +62,7 @@ def doctor(
 ) -> None:
     """Check this machine: Python, torch, GPU, extras, data, limits, ports, clock, certificates.
 
-    Every line says ok, or what to do. Ends with code 1 if something is wrong.
+    Every line says ok, or what to do. The exit code is 1 if something is wrong.
     """
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,

@@ -35,13 +35,13 @@ def fuzz(
         int, typer.Option("--first", metavar="SEED", help="The seed of the first one.", min=0)
     ] = 0,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="SEED", help="Play this script alone.", min=0)
+        int | None, typer.Option("--seed", metavar="SEED", help="Run only this script.", min=0)
     ] = None,
     explain: Annotated[
         bool,
         typer.Option(
             "--explain",
-            help="With --seed: tell what happened, of a failure without the faults that it does "
+            help="With --seed: show what happened; for a failure, without the faults that it does "
             "not need.",
         ),
     ] = False,
@@ -50,7 +50,7 @@ def fuzz(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="Only this method. May be given again.  [default: all of ours]",
+            help="Only this method. Repeatable.  [default: all built-in ones]",
             autocompletion=completion.methods,
         ),
     ] = None,
@@ -67,11 +67,11 @@ def fuzz(
     quiet: options.Quiet = False,
     as_json: options.AsJSON = False,
 ) -> None:
-    """Play random scripts of faults with the real cores on a virtual clock, and check the laws.
+    """Run random fault scripts against the real cores on a virtual clock, and check invariants.
 
-    Connections are cut or half-open, messages come late or again, devices hang, die and fail, the
-    server dies at any event and is restored. Ends with code 1 if a law is broken; the seed gives
-    the same script again.
+    Connections are cut or half-open, messages are late or duplicated, devices hang, die and fail,
+    the server dies at any event and is restored. The exit code is 1 if an invariant (a law) is
+    broken; a seed reproduces its script.
     """
     names = methods or []
     code = _allowed(names, allow_modules)

@@ -20,7 +20,7 @@ _NAME = "myapp"  # in the templates
 
 def new(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the project and its package, e.g. myapp.")
+        str, typer.Argument(metavar="NAME", help="Name of the project and its package, e.g. myapp.")
     ],
     out: Annotated[
         Path | None,
@@ -29,8 +29,8 @@ def new(
 ) -> None:
     """Write a project: a package with a model and data, a recipe, a test, a README.
 
-    It simulates, runs on this machine and over the network as it stands; then replace model and
-    data with yours.
+    It works as written: simulated, on this machine and over the network. Then replace the model
+    and data with yours.
     """
     folder = out or Path(name)
     _check(name, folder)

@@ -29,7 +29,7 @@ def replay(
 ) -> None:
     """Feed a run's recorded events into fresh cores and compare what they do.
 
-    Ends with code 1 at the first difference. Works for simulated runs and for real ones.
+    The exit code is 1 if there is a difference. Works for simulated runs and for real ones.
     """
     from fedoptima.verification.replay import replay as replay_run
 

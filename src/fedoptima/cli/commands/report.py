@@ -34,10 +34,10 @@ def report(
     quiet: options.Quiet = False,
     as_json: options.AsJSON = False,
 ) -> None:
-    """Make a report of one or several runs: where the time went, in figures and words.
+    """Make a report of one or several runs: where the time went, as figures and text.
 
-    One HTML file that needs no network. Works for simulated and real runs, also for those that
-    still go on.
+    One HTML file that needs no network. Works for simulated and real runs, including those
+    still running.
     """
     from fedoptima.reporting.report import report as make_report
 

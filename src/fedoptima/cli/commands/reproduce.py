@@ -62,15 +62,14 @@ def reproduce(
     limit_seconds: Annotated[
         float | None,
         typer.Option(
-            metavar="S", help="Stop after so long; the same command goes on later.", min=0
+            metavar="S", help="Stop after this time; the same command continues later.", min=0
         ),
     ] = None,
     merge: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Take over finished runs of this folder, e.g. from another machine. May be given "
-            "again.",
+            help="Take over finished runs of this folder, e.g. from another machine. Repeatable.",
         ),
     ] = None,
     draw: Annotated[
@@ -97,7 +96,7 @@ def reproduce(
         typer.Option(metavar="DIR", help="Figures and recipes.  [default: recipes/paper]"),
     ] = None,
     commit: Annotated[
-        str, typer.Option(metavar="HASH", help="To record, where there is no git.")
+        str, typer.Option(metavar="HASH", help="The commit to record, where there is no git.")
     ] = "",
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the folders of finished runs, with their traces.")
@@ -182,7 +181,7 @@ def _work(
     for failure in outcome.failed:
         complain(failure)
     if interrupted:
-        stderr().print("stopped; the same command goes on where it was", soft_wrap=True)
+        stderr().print("stopped; the same command continues", soft_wrap=True)
         return INTERRUPTED
     return FAILED if outcome.failed else 0
 

@@ -37,7 +37,7 @@ def run(
     ] = None,
     paced: Annotated[
         bool,
-        typer.Option("--paced", help="Slow every device and link to what the fleet says it is."),
+        typer.Option("--paced", help="Slow every device and link to its speed in the fleet."),
     ] = False,
     method: options.Method = None,
     sets: options.Sets = None,
@@ -45,7 +45,7 @@ def run(
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", metavar="NAME", help="Where the server's maths runs: cpu, cuda, cuda:1."
+            "--device", metavar="NAME", help="Where the server computes: cpu, cuda, cuda:1."
         ),
     ] = None,
     out: Annotated[
@@ -105,7 +105,7 @@ def run(
         show(result, as_json=as_json)
         return
     if extend:
-        raise ConfigError("--extend goes with --resume RUN: which run is to go on?")
+        raise ConfigError("--extend needs --resume RUN: which run should continue?")
     if recipe is None:
         raise ConfigError("no RECIPE; for example: fedoptima run recipes/demo_digits.toml")
     read = read_recipe(recipe, method=method, sets=sets, seed=seed, device=device)

@@ -42,7 +42,9 @@ def server(
     allow_modules: options.AllowModules = None,
     devices: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Begin when N devices have come.  [deploy.devices]", min=1),
+        typer.Option(
+            metavar="N", help="Start when N devices have joined.  [deploy.devices]", min=1
+        ),
     ] = None,
     ca: options.Authority = None,
     cert: options.Certificate = None,
@@ -50,20 +52,20 @@ def server(
     insecure: options.Insecure = False,
     allow_devices: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Only devices named in this file, one a line."),
+        typer.Option(metavar="FILE", help="Admit only devices named in this file, one per line."),
     ] = None,
     revoked: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Revoked certificates.  [default: revoked.txt beside --tls-ca]"
+            metavar="FILE", help="Revoked certificates.  [default: revoked.txt next to --tls-ca]"
         ),
     ] = None,
     linger: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="After the run, tell devices that come late.  [default: 0; with --resume of a run "
-            "that is over: 3600]",
+            help="After the run, stay to tell late devices that it is over.  [default: 0; with "
+            "--resume of a run that is over: 3600]",
             min=0,
         ),
     ] = None,
@@ -89,11 +91,11 @@ def server(
     """Serve a run to devices on the network.
 
     Waits for devices, splits the model for them, trains, and saves checkpoints on the way. Ctrl-C
-    tells the devices and stops at a point from which --resume continues; a kill loses at most the
-    work since the last checkpoint, and the devices come back by themselves. With --resume, a run
-    that is over is not served again: devices that were away at its end are told so, for an hour.
+    notifies the devices and stops; --resume continues. A kill loses at most the work since the last
+    checkpoint, and the devices reconnect by themselves. With --resume, a finished run is not served
+    again: for an hour, devices that were away at its end are told that it is over.
 
-    Off this machine devices need certificates: 'fedoptima certs' makes them.
+    Over a network, devices need certificates: 'fedoptima certs' makes them.
 
     \b
     For example:
@@ -160,7 +162,7 @@ def _folder(
     from fedoptima.experiments.server_setup import check_same_recipe
 
     if extend and not resume:
-        raise ConfigError("--extend goes with --resume --run-dir RUN: which run is to go on?")
+        raise ConfigError("--extend needs --resume --run-dir RUN: which run should continue?")
     if resume and path is None:
         raise ConfigError("--resume needs --run-dir: which run is to be resumed?")
     if resume and path is not None and RunDirectory(path).begun:

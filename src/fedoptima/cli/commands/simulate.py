@@ -75,7 +75,7 @@ def simulate(
             run, extend, allow_modules or (), workers, checkpoint_every, tracking, quiet
         )
     elif extend:
-        raise ConfigError("--extend goes with --resume RUN: which run is to go on?")
+        raise ConfigError("--extend needs --resume RUN: which run should continue?")
     elif recipe is not None:
         from fedoptima.experiments.fresh_directory import fresh_directory
 

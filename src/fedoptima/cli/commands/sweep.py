@@ -49,7 +49,7 @@ def sweep(
     retries: many_runs.Retries = None,
     target: Annotated[
         float | None,
-        typer.Option(metavar="ACC", help="An accuracy whose time is taken, e.g. 0.8."),
+        typer.Option(metavar="ACC", help="Report the time to this accuracy, e.g. 0.8."),
     ] = None,
     sets: many_runs.Sets = None,
     device: options.ComputeDevice = None,
@@ -73,7 +73,7 @@ def sweep(
 ) -> None:
     """Run a recipe with all combinations of varied settings; one table and a plot.
 
-    A method is run once where what is varied does not reach it. Finished runs are kept: by
+    A method that the varied keys do not apply to runs once. Finished runs are kept: by
     --resume, and when --out is the folder of an earlier sweep of the same recipe.
     """
     execution = many_runs.Execution(

@@ -44,7 +44,7 @@ def trace(
 ) -> None:
     """Show where the time of a run went, or write it to files for other programs.
 
-    Works for simulated and real runs, also for those that still go on.
+    Works for simulated and real runs, including those still running.
     """
     from fedoptima.reporting.trace_export import trace as trace_run
 

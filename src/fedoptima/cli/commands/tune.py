@@ -33,13 +33,15 @@ def tune(
         typer.Option(
             "--vary",
             metavar="KEY=A,B,C",
-            help="Another grid than the usual one: keys of training and split, method.X, pipar.X, "
-            "pipar.training.X. May be given again: all combinations are run.",
+            help="A grid other than the default: keys of training and split, method.X, pipar.X, "
+            "pipar.training.X. Repeatable: all combinations are run.",
         ),
     ] = None,
     epochs: Annotated[
         float | None,
-        typer.Option(metavar="N", help="Of a run of the search.  [default: the recipe's]"),
+        typer.Option(
+            metavar="N", help="Epochs of each run of the search.  [default: the recipe's]"
+        ),
     ] = None,
     seeds: many_runs.Seeds = None,
     seed: many_runs.SeedList = None,
@@ -69,8 +71,8 @@ def tune(
     """Choose each method's settings from the same small grid, on held-out training data.
 
     The grid: three learning rates, momentum kept or reset, and the method's main option. Writes
-    tuned.toml, a recipe for compare with what was chosen and what the search cost. Test data are
-    not looked at. Finished runs are kept, as those of a sweep.
+    tuned.toml, a recipe for compare with what was chosen and what the search cost. Test data is
+    not used. Finished runs are kept, as in a sweep.
     """
     execution = many_runs.Execution(
         "tune", jobs, many_runs.place(on, cpus, gpus, retries), checkpoint_every, quiet

@@ -66,7 +66,7 @@ class DeviceLink:
         if frame is grpc.aio.EOF:
             raise ConnectionLost("the server closed the connection")
         if frame is None or frame.WhichOneof("kind") != "welcome":
-            raise ConnectionLost("what answers there is no fedoptima server")
+            raise ConnectionLost("what answers there is not a fedoptima server")
         welcome: wire.Welcome = frame.welcome
         self.number = welcome.session
         self._outbox.allow_inline(welcome.inline)

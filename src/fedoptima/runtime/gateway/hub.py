@@ -296,7 +296,7 @@ class Gateways:
             failures = failures + 1 if time.monotonic() - gateway.began < _SOON else 0
             try:
                 if failures >= _MOST_FAILURES:
-                    raise FedOptimaError(f"gateway {number} ends again and again")
+                    raise FedOptimaError(f"gateway {number} keeps ending")
                 _, gateway = await self._opened(number)
             except Exception as error:
                 self.node.fail(error)

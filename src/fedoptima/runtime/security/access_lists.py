@@ -99,7 +99,7 @@ def _names(path: Path) -> frozenset[str]:
     names = dict(_lines(path))
     for name, number in names.items():
         if not DEVICE_NAME.fullmatch(name):
-            raise ConfigError(f"{path}, line {number}: {name!r} is no device's name")
+            raise ConfigError(f"{path}, line {number}: {name!r} is not a valid device name")
     return frozenset(names)
 
 

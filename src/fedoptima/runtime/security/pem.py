@@ -22,7 +22,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(content)
     except ValueError as error:
         raise ConfigError(
-            f"{path}: is no certificate in PEM form (-----BEGIN CERTIFICATE-----); give one made "
+            f"{path}: is not a PEM certificate (-----BEGIN CERTIFICATE-----); give one made "
             "by 'fedoptima certs'"
         ) from error
 
@@ -33,7 +33,7 @@ def read_key(path: Path) -> PrivateKeyTypes:
         return load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a password
         raise ConfigError(
-            f"{path}: is no private key in PEM form (-----BEGIN PRIVATE KEY-----), or has a "
+            f"{path}: is not a PEM private key (-----BEGIN PRIVATE KEY-----), or has a "
             "password; give one made by 'fedoptima certs'"
         ) from error
 

@@ -190,8 +190,8 @@ def choose_security(address: Address, files: Files | None, *, insecure: bool) ->
         raise ConfigError(
             f"{address} is reached over the network, where anyone could read the data or take "
             "part: make certificates with 'fedoptima certs init' and 'fedoptima certs device "
-            "NAME' and give them with --tls-ca, --tls-cert and --tls-key; or type --insecure to "
-            "go without"
+            "NAME' and give them with --tls-ca, --tls-cert and --tls-key; or pass --insecure to "
+            "use none"
         )
     return files
 

@@ -121,7 +121,7 @@ class Checkpointer:
             return ""
         newest = newest_checkpoint(saved)
         age = time.time() - newest.stat().st_mtime if newest else None
-        way_on = "begins anew" if age is None else f"goes on from the one of {age:.0f} s ago"
+        way_on = "starts over" if age is None else f"continues from the one of {age:.0f} s ago"
         why = getattr(self._failed, "strerror", None) or self._failed
         lost = f"its last checkpoint could not be written ({why}): resumed, the run {way_on}"
         self._log.error("%s", lost)
