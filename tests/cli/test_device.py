@@ -193,7 +193,8 @@ def test_a_server_that_never_comes_is_given_up(call: Call, tmp_path: Path) -> No
 # ---- a device that is stopped, and one that stays ------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("hang_up")
 def test_a_device_that_is_stopped_says_so_and_can_come_back(
     device: Device, tmp_path: Path, number: signal.Signals
 ) -> None:
