@@ -250,6 +250,7 @@ async def _serve(end: socket.socket, inbound: Arena, outbound: Arena) -> None:
         tls=start.tls,
         access=start.access,
         timeouts=start.timeouts,
+        connections=start.connections,
         shared_port=True,
         memory=front.place,
     )
