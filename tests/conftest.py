@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, settings
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-# A shell's background job ignores Ctrl-C, and so would every process that a test interrupts.
+# A shell's background job ignores Ctrl-C, nohup's ignores a terminal that is closed, and so would
+# every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Loops over whole simulated runs: how long one takes says nothing.
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]

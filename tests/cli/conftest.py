@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,13 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
         return Answer(result.exit_code, result.stdout, result.stderr)
 
     return run
+
+
+@pytest.fixture
+def hang_up() -> Iterator[None]:
+    """A process that has had one SIGHUP ignores the others; the next test's hears it again."""
+    yield
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

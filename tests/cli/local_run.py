@@ -31,6 +31,7 @@ class Run:
                 stdout=subprocess.PIPE,
                 stderr=err,
                 text=True,
+                process_group=0,
             )
 
     def says(self, words: str) -> str:
@@ -48,6 +49,10 @@ class Run:
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def send_to_all(self, number: signal.Signals) -> None:
+        """As a terminal does: to the process and all that it has started in its group."""
+        os.killpg(self._process.pid, number)
 
     def ends(self) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""

@@ -21,6 +21,8 @@ from tests.support.network import Server, Work, start_device, tiny_recipe, until
 
 Device = Callable[..., Answer]
 
+HERE = ("--server", "127.0.0.1:1", "--give-up-after", "0", "--name", "pi")  # nobody is there
+
 
 def two_of_the_classes() -> Dataset:
     inputs, labels = pictures(30, seed=5)
@@ -115,7 +117,6 @@ def test_a_devices_own_data_may_lack_some_classes(device: Device, server: Server
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ("nowhere:load", "--data nowhere:load: cannot be imported"),
         ("tests.cli.test_device:a_class_too_many", "classes is 4 here and 3 there"),
         ("tests.cli.test_device:larger_pictures", "image_size is 6 here and 4 there"),
     ],
@@ -193,7 +194,8 @@ def test_a_server_that_never_comes_is_given_up(call: Call, tmp_path: Path) -> No
 # ---- a device that is stopped, and one that stays ------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("hang_up")
 def test_a_device_that_is_stopped_says_so_and_can_come_back(
     device: Device, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -243,6 +245,10 @@ def test_a_device_that_stays_takes_part_in_the_next_run(
         (["--server", "127.0.0.1:0", "--name", "pi"], "must be a number from 1"),
         (["--server", "127.0.0.1:1", "--name", "pi", "--gflops", "0"], "--gflops 0: must be above"),
         (["--server", "127.0.0.1:1", "--name", "pi", "--up-mbps", "-1"], "--up-mbps -1: must be"),
+        ([*HERE, "--data", "nowhere:load"], "--data nowhere:load: cannot be imported"),
+        ([*HERE, "--data", "sensors"], "--data sensors: unknown data set"),
+        ([*HERE, "--compute", "cuda:99"], "--compute cuda:99: torch sees"),
+        ([*HERE, "--compute", "tpu"], "--compute tpu: use 'cpu', 'cuda' or 'cuda:1'"),
         (["--server", "192.0.2.1:1", "--name", "pi"], "fedoptima certs device NAME"),
         (["--server", "192.0.2.1:1", "--name", "pi", "--tls-ca", "ca.pem"], "belong together"),
     ],

@@ -95,6 +95,30 @@ def test_the_first_ctrl_c_of_a_run_asks_and_the_second_ends_it(
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("hang_up")
+def test_a_closed_terminal_asks_once_however_often_it_is_said(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The shell and the system send one each."""
+    with Interrupt() as interrupted:
+        assert not interrupted()
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert interrupted()
+    signal.raise_signal(signal.SIGHUP)
+    assert "stopping after this step" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("hang_up")
+def test_under_nohup_a_closed_terminal_is_nothing() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupt() as interrupted:
+        assert not interrupted()
+        signal.raise_signal(signal.SIGHUP)
+        assert not interrupted()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
 def test_afterwards_ctrl_c_is_what_it_was_before() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupt():

@@ -97,13 +97,17 @@ def test_a_run_ends_with_a_result_and_leaves_no_process(folder: Path) -> None:
     assert {path.name for path in left.iterdir()} >= {"model.safetensors", "summary.json"}
 
 
-def test_a_run_that_is_stopped_tells_its_devices_and_is_gone_on_with(long_run: Run) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_run_that_is_stopped_tells_its_devices_and_is_gone_on_with(
+    long_run: Run, number: signal.Signals
+) -> None:
     devices = long_run.devices()
-    long_run.send(signal.SIGINT)
+    long_run.send_to_all(number)
     code, _, err = long_run.ends()
     assert code == 130
     assert "stopped; resume with: fedoptima run --resume runs/tiny-fedoptima" in err
     assert "Traceback" not in err
+    assert "has ended" not in err
     assert not any(map(lives, devices.values()))
     assert long_run.certificates == []
 

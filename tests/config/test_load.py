@@ -120,6 +120,16 @@ def test_a_recipe_is_read_with_its_defaults(tmp_path: Path) -> None:
             "nesterov = true, momentum = 0",
             r"training\.device: nesterov = true needs momentum",
         ),
+        (
+            "learning_rate = 0.05",
+            'name = "adam", momentum = 0.9',
+            r"training\.device\.momentum: adam does not take it.*options = { betas",
+        ),
+        (
+            "[training]",
+            '[methods.fl]\ntraining.server = { name = "RMSprop", nesterov = true }\n[training]',
+            r"methods\.fl\.training\.server\.nesterov: RMSprop does not take it",
+        ),
         ("learning_rate = 0.05", "weight_decay = inf", r"weight_decay = inf: .*finite"),
         ("[training]", "[split]\nat = 0\n[training]", r"split\.at: 0 is neither"),
         ("server.gflops = 3", "", r"fleet: give a preset .*or a server and at least one group"),
@@ -182,6 +192,17 @@ def test_what_is_to_be_a_table_or_a_number_is_said_in_words_of_a_recipe(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_recipe(written(tmp_path), [override])
+
+
+def test_momentum_of_a_recipe_does_not_keep_another_optimiser_from_being_set(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, GOOD.replace("learning_rate = 0.05", "momentum = 0.8"))
+    recipe = load_recipe(path, ["training.device.name=adam"])
+    assert recipe.training.device.name == "adam"
+    assert validate(Recipe, recipe.model_dump(), "read back") == recipe
+    with pytest.raises(ConfigError, match=r"training\.device\.momentum: adam does not take it"):
+        load_recipe(path, ["training.device.momentum=0.5", "training.device.name=adam"])
 
 
 def test_a_folder_and_a_file_that_is_no_toml_are_refused(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_an_epoch_is_as_many_samples_as_all_devices_hold() -> None:
 def test_an_evaluation_is_due_once_per_interval_however_far_a_step_goes() -> None:
     counted = progress(every=0.5)
     due = []
-    for samples in (10, 30, 20, 150, 0, 40):
+    for samples in (10, 20, 20, 150, 0, 40):
         counted.trained(samples / 100)
         due.append(counted.evaluation_due())
     assert due == [False, False, True, True, False, True]
@@ -73,6 +73,16 @@ def test_a_round_of_slightly_less_than_an_epoch_is_evaluated_from_the_first_on()
 
 def test_short_rounds_of_a_barrier_are_evaluated_when_the_epochs_are_over() -> None:
     assert evaluated_rounds(0.3, 10) == [4, 7, 10]
+
+
+def test_updates_of_nearly_an_epoch_are_evaluated_from_the_first_on() -> None:
+    """Without a barrier, of a device that is alone and leaves out an incomplete batch."""
+    counted, due = progress(), list[bool]()
+    for size in (0.96, 0.96, 0.96, 0.04, 0.04):
+        counted.trained(size)
+        counted.merged(1, closes_round=False, members=1)
+        due.append(counted.evaluation_due())
+    assert due == [True, True, True, False, False]
 
 
 def test_a_shorter_round_after_a_long_one_is_not_evaluated_for_the_same_epoch() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
 import random
+import signal
 import weakref
 
 import numpy as np
@@ -210,6 +213,18 @@ def test_items_drawn_a_step_ahead_are_augmented_with_their_own_numbers() -> None
         drawn = alone.epoch(step // 3).drawn
         assert drawn is not None
         assert torch.equal(alone.batch(step)[0], plain.batch(step)[0] * drawn[step % 3])
+
+
+def test_workers_leave_what_a_terminal_sends_to_all_to_the_program() -> None:
+    before = multiprocessing.active_children()
+    helped = loader(as_dataset(Chance(), TEST).with_workers(1))
+    helped.batch(0)
+    (worker,) = set(multiprocessing.active_children()) - set(before)
+    assert worker.pid is not None
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(worker.pid, number)
+    for step in (5, 6, 7):
+        helped.batch(step)
 
 
 def test_a_dataset_that_cannot_go_to_workers_is_refused_with_the_way_out() -> None:

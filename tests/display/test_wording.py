@@ -42,6 +42,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "demo_digits.toml"
         ("--vary method.cap=4,8", "vary={'method.cap': [4,8]}"),
         ("--vary seed: a sweep takes it from --seeds or --seed", "vary={'seed': ...}: a sweep "),
         ("device = 'gpu': use device = 'cpu'", "device='gpu': use device='cpu'"),
+        ("--compute gpu: use 'cpu'", "device='gpu': use 'cpu'"),
     ],
 )
 def test_options_and_keys_are_told_as_arguments(said: str, python: str) -> None:

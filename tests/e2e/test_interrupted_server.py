@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM on the server; all are processes with the real commands."""
+"""Ctrl-C, SIGTERM and SIGHUP on the server; all are processes with the real commands."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from tests.support.processes import fleet
 from tests.support.raw_peer import RawPeer, hello
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_or_sigterm_on_the_server(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_sigterm_or_a_closed_terminal_on_the_server(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     ends = ("--set", "stop.rounds=6")
     with fleet(tmp_path, "splitfed") as run:
         server = run.start_server(*ends)

@@ -56,6 +56,12 @@ def test_any_class_of_torch_is_named_for_each_side() -> None:
     assert run(training=training(device=device), epochs=2).weights_digest != result.weights_digest
 
 
+def test_momentum_beside_an_optimiser_that_takes_none_is_refused() -> None:
+    given = training(server={"name": "adam", "momentum": 0.9})
+    with pytest.raises(ConfigError, match=r"momentum.*: adam does not take it, only sgd does"):
+        run(training=given)
+
+
 def test_a_function_and_its_name_are_the_same() -> None:
     own = {"name": f"{HERE}:signs", "learning_rate": 0.01, "options": {"scale": 0.5}}
     named = run(training=training(device=own, schedule={"kind": f"{HERE}:half_way"}), epochs=2)

@@ -26,8 +26,8 @@ HEAVY = [
 
 def run_command(log: Path, words: list[str]) -> None:
     """``fedoptima WORDS``; what it says goes to a file."""
-    # A fork server that was started by `fedoptima run` in this process has Ctrl-C blocked.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # A fork server that was started by `fedoptima run` in this process has these blocked.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from fedoptima.config.own_settings import TABLES, laid_over
 from fedoptima.config.schema import Recipe
+from fedoptima.config.unused import refuse_unused
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.text import cut, printable
 
@@ -48,9 +49,12 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         recipe = fedoptima.load_recipe("recipes/demo_digits.toml", ["stop.epochs=2"])
         ```
     """
-    table = read_toml(Path(path))
+    table, overridden = read_toml(Path(path)), TomlTable()
+    refuse_unused(table, table, str(path))
     for override in overrides:
         apply_override(table, override)
+        apply_override(overridden, override)
+    refuse_unused(overridden, table, str(path))
     return validate(Recipe, table, str(path))
 
 

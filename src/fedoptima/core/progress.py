@@ -118,13 +118,13 @@ class Progress:
         return self._stopper.spent(rounds=self.rounds, epochs=self.epochs, within=step / 2)
 
     def evaluation_due(self) -> bool:
-        """Whenever so many epochs are over; behind a barrier whose rounds are about as long, with
-        the nearest round.
+        """Whenever so many epochs are over; where a barrier's rounds are about as long, or an
+        update is (of a device that is alone, say), with the nearest one.
 
         A round is often 0.99 epochs, since incomplete batches are left out: the first one would
         not be evaluated, and the time to an accuracy that it reached would be told twice as long.
         """
-        size = self._last_round
+        size = self._last_round or self._last_update
         within = min(size, self._every) / 2 if size > self._every / 2 else 0.0
         marks = int((self.epochs + within + _ROUNDING) // self._every)
         due, self._marks = marks > self._marks, max(marks, self._marks)

@@ -155,23 +155,30 @@ def load_dataset(
     **options: object,
 ) -> Dataset:
     """A data set by its name, or by "package.module:function" that returns one."""
-    if ":" in name:
-        return _made_by(code.load(name, "data.name"), name, options, use)
+    if (function := code_of(name, code)) is not None:
+        return _made_by(function, name, options, use)
     if name in OWN_FILES:
         return OWN_FILES[name].load(directory, options, progress, use)
-    if name.replace("-", "_") not in DATASETS:
-        if (function := installed("datasets", name)) is not None:
-            return _made_by(function, name, options, use)
-        raise ConfigError(
-            f"data.name = {name!r}: unknown data set"
-            f"{did_you_mean(name, {**DATASETS, **OWN_FILES})}; there are "
-            f"{', '.join((*DATASETS, *OWN_FILES))}, or give 'package.module:function' for your own"
-        )
     return (
         DATASETS[name.replace("-", "_")]
         .load(directory, options, progress)
         .check()
         .for_task(use.task)
+    )
+
+
+def code_of(name: str, code: AllowedCode = ANY_CODE) -> Code | None:
+    """What makes the data set of this name; None: it is built in. ConfigError: there is none."""
+    if ":" in name:
+        return code.load(name, "data.name")
+    if name in OWN_FILES or name.replace("-", "_") in DATASETS:
+        return None
+    if (function := installed("datasets", name)) is not None:
+        return function
+    raise ConfigError(
+        f"data.name = {name!r}: unknown data set"
+        f"{did_you_mean(name, {**DATASETS, **OWN_FILES})}; there are "
+        f"{', '.join((*DATASETS, *OWN_FILES))}, or give 'package.module:function' for your own"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -82,6 +83,8 @@ _source: Source | None = None
 
 def _adopt(source: bytes) -> None:
     global _source
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all processes
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     _source = pickle.loads(source)
 

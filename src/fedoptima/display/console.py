@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
@@ -10,6 +11,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from fedoptima.core.text import printable
+from fedoptima.display.closed_terminal import let_go_of_closed_terminals
 
 _WIDE = 10_000  # columns, more than any table has
 
@@ -28,6 +30,14 @@ class _PlainConsole(Console):
                 lines = segment.text.split("\n")
                 text = "\n".join(printable(line, len(line)) for line in lines)
                 yield Segment(text, segment.style)
+
+    def __exit__(self, *error: Any) -> None:
+        """All output goes through here. A run does not end with the terminal that shows it."""
+        try:
+            super().__exit__(*error)
+        except OSError:
+            if not let_go_of_closed_terminals():
+                raise
 
 
 def stdout() -> Console:

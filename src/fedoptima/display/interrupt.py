@@ -3,6 +3,9 @@
 A run is asked between two events, where its state is whole. Before it is asked for the first time
 there is nothing to save, so until then Ctrl-C ends the program as always; but not while torch is
 being loaded, whose own code would be torn down in the middle, and abort.
+
+A service manager (SIGTERM) and a terminal that is closed (SIGHUP) ask for the same. A program under
+nohup ignores SIGHUP from its start, and goes on ignoring it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import threading
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 
+from fedoptima.display.closed_terminal import let_go_of_closed_terminals
+
 _NOTICE = "stopping after this step; press Ctrl-C again to end at once"
 _LATER = 0.1  # seconds until a signal comes again that came at a bad moment
 
@@ -24,8 +29,7 @@ class Interrupt:
     def __init__(
         self,
         say: Callable[[str], None] | None = None,
-        # A service manager asks with SIGTERM, and means the same.
-        signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+        signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     ) -> None:
         """``say`` confirms it to the user when asked next; without it, that is done at once."""
         self._say = say
@@ -46,7 +50,8 @@ class Interrupt:
         return self._wanted
 
     def __enter__(self) -> Interrupt:
-        self._before = {s: signal.signal(s, self._pressed) for s in self._signals}
+        heard = [s for s in self._signals if s != signal.SIGHUP or not _ignores_hang_up()]
+        self._before = {s: signal.signal(s, self._pressed) for s in heard}
         return self
 
     def __exit__(
@@ -64,12 +69,21 @@ class Interrupt:
             later.daemon = True
             later.start()
             return
+        if number == signal.SIGHUP:
+            # For good: the shell and the system send one each, and the second is no second wish.
+            signal.signal(number, signal.SIG_IGN)
+            self._before.pop(signal.SIGHUP)
+            let_go_of_closed_terminals()
         if self._wanted or not self._asked:
             raise KeyboardInterrupt
         self._wanted = True
         if self._say is None:
             # Not through a console: the handler may have come in the middle of one's own output.
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{_NOTICE}\n".encode())
+
+
+def _ignores_hang_up() -> bool:
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def _loads_torch() -> bool:

@@ -31,6 +31,7 @@ _KEY = re.compile(rf"""(?<![\w./'"-])({"|".join(_TABLES)})((?:\.\w+)+)(?: = ({_V
 _OPTIONS: tuple[tuple[str, str], ...] = (  # what is written on the command line, and in Python
     (r"--allow-module \S+ \(in Python: ([^()]*)\)", r"\1"),
     (r"--allow-module (\S+)", r"allow_modules=['\1']"),
+    (r"--compute (\S+): ", r"device='\1': "),
     (r"--cpus and --gpus", "on=RayShare(cpus=..., gpus=...)"),
     (r"--devices N", "devices=N"),
     (r"--name pi-1", "name='pi-1'"),
@@ -120,9 +121,9 @@ def _resumed(folder: str, by: str) -> str:
 
 
 def _given(found: re.Match[str]) -> str:
-    """An option with its value; ``--vary`` has a rule of its own."""
+    """An option with its value; some have a rule of their own."""
     name, value = found.groups()
-    if name == "vary":
+    if name in ("compute", "vary"):
         return found.group()
     number = re.fullmatch(r"-?[\d.]+", value)
     return f"{name.replace('-', '_')}={value if number else repr(value)}: "

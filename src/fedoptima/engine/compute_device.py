@@ -21,7 +21,7 @@ def compute_device(name: str, precision: Precision = "float32") -> torch.device:
         raise ConfigError(f"device = {name!r}: use 'cpu', 'cuda' or 'cuda:1'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         seen = torch.cuda.device_count() or "no"
-        raise ConfigError(f"device = {name!r}: torch sees {seen} GPU here; use device = 'cpu'")
+        raise ConfigError(f"device = {name!r}: torch sees {seen} GPU here; use 'cpu'")
     check_precision(precision, device)
     return device
 

@@ -50,8 +50,9 @@ def build_entrance(
     devices = max(setup.expected.devices, setup.expected.at_start)
     if warning := shortage(devices, gateways):
         node.log.warning(warning)
+    connections = most_connections(devices, gateways)
     if gateways:
-        start = Start(tls, access, timeouts, recipe, limit, clock.at_zero)
+        start = Start(tls, access, timeouts, recipe, limit, connections, clock.at_zero)
         return Gateways(node, reception, start, count=gateways, expected=expected, pinned=on_gpu)
     return ServerStreams(
         node,
@@ -63,5 +64,5 @@ def build_entrance(
         aside=on_gpu,
         access=access,
         timeouts=timeouts,
-        connections=most_connections(devices),
+        connections=connections,
     )

@@ -58,10 +58,12 @@ def process_of(work: Callable[[T], None], subject: T, log: Path) -> ForkServerPr
 
 @contextmanager
 def ctrl_c_blocked() -> Iterator[None]:
-    """A terminal sends Ctrl-C to every process; a child started in here ignores it."""
-    resource_tracker.ensure_running()  # starting it later would lift the block
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """A terminal sends Ctrl-C, and SIGHUP when it is closed, to every process; a child started in
+    here ignores both."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
+        resource_tracker.ensure_running()  # starting it later would lift the block
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -69,7 +71,7 @@ def ctrl_c_blocked() -> Iterator[None]:
 
 def _run(work: Callable[[T], None], subject: T, log: Path) -> None:
     os.setsid()  # Ctrl-C on the parent's terminal does not come here, so the block can go
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
     with log.open("ab") as file:
         for output in (1, 2):
             os.dup2(file.fileno(), output)

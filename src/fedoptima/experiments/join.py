@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,10 @@ from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import quiet
-from fedoptima.data.registry import OWN_FILES, load_dataset
+from fedoptima.data.registry import OWN_FILES, code_of, load_dataset
 from fedoptima.data.use import Use
 from fedoptima.display.wording import speaks_python
+from fedoptima.engine.compute_device import compute_device
 from fedoptima.engine.determinism import deterministic
 from fedoptima.engine.precision import set_products
 from fedoptima.experiments.device_engines import device_engine
@@ -180,6 +182,7 @@ def device_setup(
     threads = others.get("threads")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise ConfigError(f"--threads {threads}: must be from 1 to {MOST_THREADS}")
+    _check_here(others.get("compute", "cpu"), others.get("data"))
     address = parse_address(server, option="--server")
     tls = choose_security(address, DeviceTLS.of(*tls_files), insecure=insecure)
     who = name or (common_name(read_certificates(tls.cert)[0]) if tls is not None else None)
@@ -201,6 +204,24 @@ def device_setup(
         pace=Pace(up, down),
         **others,
     )
+
+
+def _check_here(compute: str, data: str | None) -> None:
+    """What does not depend on the server is found before there is one."""
+    with _named(f"device = {compute!r}", f"--compute {compute}"):
+        compute_device(compute)
+    if data is not None:
+        with _named(f"data.name = {data!r}", f"--data {data}"):
+            code_of(data)
+
+
+@contextmanager
+def _named(key: str, option: str) -> Iterator[None]:
+    """Here it is an option, and no key of a recipe."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(key, option, 1)) from error
 
 
 def run_device(setup: DeviceSetup, *, stopped: Callable[[], bool] = lambda: False) -> str:
@@ -296,13 +317,10 @@ def _own_data(setup: DeviceSetup, recipe: Recipe, facts: dict[str, int]) -> Data
     options = recipe.data.options if setup.data == recipe.data.name in OWN_FILES else {}
     task = task_of(recipe.task, setup.given.task, setup.given.loss, setup.code)
     use = Use(recipe.data.partition.column, train_only=True, task=task)  # the server has the tests
-    try:
+    with _named(f"data.name = {setup.data!r}", f"--data {setup.data}"):
         own = load_dataset(
             setup.data, ANY_CODE, use, directory=setup.directory, progress=quiet, **options
         )
-    except ConfigError as error:  # here it is an option, and no key of a recipe
-        said = str(error).replace(f"data.name = {setup.data!r}", f"--data {setup.data}", 1)
-        raise ConfigError(said) from error
     return _fitted(own, facts)
 
 

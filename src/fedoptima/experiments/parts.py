@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedoptima.config.load import as_recipe, of_method, unset_in_methods, validate
 from fedoptima.config.own_settings import TABLES, laid_over
 from fedoptima.config.schema import Recipe
+from fedoptima.config.unused import refuse_unused
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.given import Given, custom_table, given_data, given_method
 from fedoptima.experiments.given_task import given_task
@@ -95,6 +96,7 @@ def _table(part: object, key: str) -> Options | None:
 def _resolve(base: Recipe | None, parts: Options, where: str) -> Recipe:
     given = {name: part for name, part in parts.items() if part is not None}
     if base is None:
+        refuse_unused(given, given, where)
         return validate(Recipe, given, where)
     if not given:
         return base
@@ -103,7 +105,9 @@ def _resolve(base: Recipe | None, parts: Options, where: str) -> Recipe:
     for key in _keys_in(laid):
         unset_in_methods(kept, key)
     others = {name: part for name, part in given.items() if name not in laid}
-    return validate(Recipe, {**laid_over(kept, laid), **others}, where)
+    whole = {**laid_over(kept, laid), **others}
+    refuse_unused(given, whole, where)
+    return validate(Recipe, whole, where)
 
 
 def _keys_in(table: Options, path: str = "") -> Iterator[str]:

@@ -178,15 +178,34 @@ def test_a_server_that_talks_nonsense_is_tried_again_and_the_log_says_why(
     assert reason in " ".join(caplog.messages)
 
 
-def test_that_nobody_listens_is_said_in_the_systems_words(tmp_path: Path) -> None:
-    device = Device(
+def impatient(tmp_path: Path, port: int) -> Device:
+    return Device(
         "pi",
-        Address("127.0.0.1", free_port()),
+        Address("127.0.0.1", port),
         tls=None,
         build=lambda _: Workplace(Engine(target=1.0), 8, 1, lambda: 1.0),
         state=StateFile(tmp_path / "pi.json"),
         give_up_after=0.0,
         timeouts=PATIENT,
     )
+
+
+@pytest.mark.parametrize("words", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH\r\n"])
+def test_a_port_of_another_protocol_is_called_that(tmp_path: Path, words: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(words)
+        await reader.read()  # until the other end hangs up
+        writer.close()
+
+    async def story() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1") as server:
+            await impatient(tmp_path, server.sockets[0].getsockname()[1]).run()
+
+    with pytest.raises(Unreachable, match=r"for 0 s: .* speaks another protocol: check the port"):
+        asyncio.run(story())
+
+
+def test_that_nobody_listens_is_said_in_the_systems_words(tmp_path: Path) -> None:
+    device = impatient(tmp_path, free_port())
     with pytest.raises(Unreachable, match=r"^no server at 127\.0\.0\.1:\d+ for 0 s: Connection"):
         asyncio.run(device.run())

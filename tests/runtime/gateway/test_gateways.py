@@ -11,7 +11,7 @@ import grpc
 import pytest
 import torch
 
-from fedoptima.core.jobs import FullStep
+from fedoptima.core.jobs import ExportModel, FullStep
 from fedoptima.core.messages import ActivationBatch, GlobalModel, Join, ModelUpdate
 from fedoptima.core.types import Payload, PayloadId
 from fedoptima.experiments.simulation import simulate
@@ -88,6 +88,7 @@ def test_what_the_server_would_not_take_a_gateway_does_not_take(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
+    gate.hold(ExportModel)  # or the run might be over before its twin comes
     recipe = tiny_recipe(deploy={"devices": 2})
     with Server(recipe, tmp_path / "run", gateways=2) as server:
         honest = start_device("fast", server.address, tmp_path, gate=gate)
@@ -110,6 +111,7 @@ def test_what_the_server_would_not_take_a_gateway_does_not_take(
             code, why = twin.ending()
         assert code == grpc.StatusCode.ALREADY_EXISTS
         assert "answers: give this device another name" in why
+        gate.hold()
         assert honest.answer() == "2 epochs done"
     assert "slow is dropped" in caplog.text
     assert replay(tmp_path / "run").difference is None

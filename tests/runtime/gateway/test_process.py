@@ -12,14 +12,14 @@ from fedoptima.runtime.gateway.arena import create
 from fedoptima.runtime.gateway.process import MOST_GATEWAYS, check_gateways, start_process
 
 
-def test_a_gateway_that_loads_outlasts_ctrl_c_and_ends_quietly_with_its_server(
+def test_a_gateway_that_loads_outlasts_what_stops_its_server_and_ends_quietly_with_its_server(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     ours, theirs = socket.socketpair()
     with start_process([theirs.fileno(), create(4096), create(4096)]) as process:
         theirs.close()
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(number)
         ours.close()  # the server ends before it has said what to do
         assert process.wait(60) == 0
     assert capfd.readouterr().err == ""

@@ -10,8 +10,10 @@ from threading import Event
 import grpc
 import pytest
 
+from fedoptima.core.types import NodeId
 from fedoptima.runtime.address import Address
-from fedoptima.runtime.server.finished import tell_devices
+from fedoptima.runtime.server.finished import FinishedRun, tell_devices
+from fedoptima.runtime.server.reception import Refused, Visitor
 from tests.support.network import QUICK, Server, Work, start_device, tiny_recipe, until
 from tests.support.raw_peer import RawPeer, hello
 
@@ -62,6 +64,25 @@ def test_a_device_that_is_getting_ready_when_the_run_ends_is_told(tmp_path: Path
         for device in [start_device(name, server.address, tmp_path) for name in NAMES]:
             device.answer()
         assert late.ending() == (grpc.StatusCode.NOT_FOUND, "the run is over")
+
+
+def test_strangers_under_any_number_of_names_fill_neither_memory_nor_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = FinishedRun("2 epochs done")
+
+    async def come(number: int) -> None:
+        with pytest.raises(Refused, match="the run is over: 2 epochs done"):
+            await host.admit(Visitor(NodeId(f"d{number}"), "process", 0, "peer"))
+
+    async def all_come() -> None:
+        for number in range(10_100):
+            await come(number)
+
+    with caplog.at_level("INFO"):
+        asyncio.run(all_come())
+    assert len(caplog.messages) == 10_001
+    assert caplog.messages[-1] == "10000 devices were told so; others are not named"
 
 
 def test_after_its_time_it_ends() -> None:

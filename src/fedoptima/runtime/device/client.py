@@ -52,6 +52,7 @@ _FINAL = (
 )
 _MOST_DETAILS = 1_000  # characters of what the server says when it ends a stream
 _NOT_CONNECTED = "Failed to connect to remote host: "  # gRPC's words, before the system's
+_NO_HTTP2 = "Failed parsing HTTP/2"  # so are these
 _OVER = grpc.StatusCode.NOT_FOUND
 _LAST_ATTEMPT = 0.5  # seconds at least
 _LARGEST = 1 << 30  # bytes of a message
@@ -299,6 +300,8 @@ class Device:
             let_in_with=self._let_in_with,
             timeout=self._patience,
         )
+        if found is None and _NO_HTTP2 in details:
+            return "no fedoptima server: what answers there speaks another protocol: check the port"
         if found is None:
             return details.rpartition(_NOT_CONNECTED)[2] or code.name
         if self._stays and self._let_in:

@@ -47,6 +47,7 @@ from fedoptima.runtime.gateway.messages import (
     Start,
     Wrong,
 )
+from fedoptima.runtime.gateway.process import ASK_TO_STOP
 from fedoptima.runtime.native_memory import kept_small
 from fedoptima.runtime.server.bounds import message_limit, most_held, unread
 from fedoptima.runtime.server.reception import Admitted, Refused, Visitor
@@ -249,6 +250,7 @@ async def _serve(end: socket.socket, inbound: Arena, outbound: Arena) -> None:
         tls=start.tls,
         access=start.access,
         timeouts=start.timeouts,
+        connections=start.connections,
         shared_port=True,
         memory=front.place,
     )
@@ -291,7 +293,7 @@ async def _enforce_access(streams: ServerStreams) -> None:
 
 def main() -> None:
     """Its arguments are descriptors: of the socket, and of the memory for each direction."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the server, which says farewell then
+    for number in ASK_TO_STOP:  # for the server, which says farewell then
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     end, inbound, outbound = map(int, sys.argv[1:])

@@ -40,6 +40,7 @@ class Start:
     timeouts: Timeouts
     recipe: str  # what every device is sent
     limit: int  # bytes of the largest message
+    connections: int  # at most
     clock: float  # what the run's clock shows when time.monotonic() is 0
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from fedoptima.core.errors import ConfigError
 
+ASK_TO_STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_GATEWAYS: Final = 64  # each is a process with torch in it
 
 
@@ -22,10 +23,10 @@ def check_gateways(count: int) -> None:
 
 
 def start_process(descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """A process of `front`. Ctrl-C and SIGTERM are for the server, and come to it alone, also while
+    """A process of `front`. What asks to stop is for the server, and comes to it alone, also while
     the process loads its modules: what is blocked here stays blocked there."""
     command = [sys.executable, "-P", "-m", "fedoptima.runtime.gateway.front"]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ASK_TO_STOP)
     try:
         return subprocess.Popen(
             [*command, *map(str, descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL

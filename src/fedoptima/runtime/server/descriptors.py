@@ -25,12 +25,14 @@ def raise_limit() -> int:
     return wanted
 
 
-def most_connections(devices: int = 0) -> int:
-    """As many as the system lets this process have, less what it needs itself.
+def most_connections(devices: int = 0, gateways: int = 0) -> int:
+    """Of one process: as many as the system lets it have, less what it needs itself.
 
-    ``devices``: how many are wanted. A quarter more: some come back before they are gone.
+    ``devices``: how many are wanted, of all gateways together. A quarter more: some come back
+    before they are gone, and the system does not divide them evenly.
     """
-    wanted = max(_MOST, devices + devices // 4)
+    part = -(-devices // max(1, gateways))
+    wanted = max(_MOST, part + part // 4)
     return max(_FEWEST, min(wanted, raise_limit() - _OWN))
 
 

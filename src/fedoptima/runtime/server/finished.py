@@ -27,6 +27,7 @@ from fedoptima.runtime.timeouts import DEFAULT, Timeouts
 
 LOG = logging.getLogger("fedoptima.server")
 _INTERVAL = 0.2  # seconds between two checks whether to stop
+_MOST_NAMES = 10_000  # without certificates anybody can come, under any number of names
 
 
 class FinishedRun:
@@ -40,9 +41,12 @@ class FinishedRun:
         self._told: set[NodeId] = set()
 
     async def admit(self, visitor: Visitor) -> Admitted:
-        if visitor.device not in self._told:  # one that stays for the next run comes again
+        # One that stays for the next run comes again.
+        if visitor.device not in self._told and len(self._told) < _MOST_NAMES:
             self._told.add(visitor.device)
             self.log.info("%s was told that the run is over", visitor.device)
+            if len(self._told) == _MOST_NAMES:
+                self.log.warning("%d devices were told so; others are not named", _MOST_NAMES)
         raise Refused(grpc.StatusCode.NOT_FOUND, f"the run is over: {self._reason}")
 
     def opened(self, session: Session) -> None:

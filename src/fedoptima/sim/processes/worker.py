@@ -63,7 +63,8 @@ def work(
     build: BuildDevice,
 ) -> None:
     """The main function of a worker process. ``others``: ends of pipes that are not its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of them
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all processes
+        signal.signal(number, signal.SIG_IGN)
     _end_with_parent()
     for other in others:  # else the end of the driving process would not end this one's pipe
         other.close()
