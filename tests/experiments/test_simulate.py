@@ -242,7 +242,7 @@ def test_a_name_the_auxiliary_network_needs_is_refused() -> None:
         ),
         ({"device": "gpu"}, "device='gpu': use 'cpu'"),
         ({"device": "meta"}, "device='meta': use 'cpu'"),
-        ({"device": "cuda:99"}, "device='cuda:99': torch sees .* GPU here; use device='cpu'"),
+        ({"device": "cuda:99"}, "device='cuda:99': torch sees .* GPU here; use 'cpu'"),
         ({"fleet": "testbed_c"}, "testbed_a, .*testbed_b, .*uniform"),
         ({"train": None}, "needs train"),
         ({"test": None}, "no test data"),
