@@ -125,8 +125,9 @@ def test_a_sampler_that_chooses_samples_is_refused(sampler: Any) -> None:
         zip(X, Y, strict=True),
         ({"x": x.tolist(), "label": y} for x, y in zip(X, Y.tolist(), strict=True)),
         rows(x=X.tolist()).to_iterable_dataset(),
+        rows(x=X.tolist()).to_iterable_dataset().map(lambda row: row),  # forgets its columns' names
     ],
-    ids=["torch", "loader", "iterator", "generator of rows", "hugging face"],
+    ids=["torch", "loader", "iterator", "generator of rows", "hugging face", "mapped"],
 )
 def test_a_stream_is_read_once_and_kept(stream: object) -> None:
     dataset = as_dataset(stream, PAIRS)

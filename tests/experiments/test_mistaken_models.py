@@ -87,6 +87,10 @@ def test_whole_numbers_for_a_model_that_takes_others_are_told_the_way_out(inputs
     )
 
 
+def test_inputs_of_half_precision_are_told_the_way_out() -> None:
+    assert refusal(small(), inputs=INPUTS.half()).endswith("as float32: inputs.float()")
+
+
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -125,7 +125,7 @@ def columns_of(data: Any) -> tuple[tuple[str, ...], Any] | None:
     """The names of its columns, and where each is found by its name; None: it has none."""
     if not _is_hugging_face(data) or not hasattr(data, "with_format"):
         return None
-    if not hasattr(data, "__getitem__"):  # a stream
+    if not hasattr(data, "__getitem__") or data.column_names is None:  # a stream, which was mapped
         return None
     return tuple(data.column_names), data.with_format(None)  # without the user's transforms
 

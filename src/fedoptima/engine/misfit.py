@@ -77,4 +77,6 @@ def remedy(model: nn.Module, example: Inputs, error: Exception) -> str:
         return "; the model must be in float32: convert it with .float()"
     if not all(tensor.is_floating_point() for tensor in tensors_of(example)):
         return "; if the inputs are numbers and no token ids, give them as such: inputs.float()"
+    if any(tensor.dtype != torch.float32 for tensor in tensors_of(example)):
+        return "; give the inputs as float32: inputs.float()"
     return ""
