@@ -116,6 +116,24 @@ def test_a_devices_own_data_may_lack_some_classes(device: Device, server: Server
     ("data", "complaint"),
     [
         ("nowhere:load", "--data nowhere:load: cannot be imported"),
+        ("tests/cli/test_device.py:broken", "it must be 'package.module:function'"),
+        ("tests.cli.test_device:brokn", "--data tests.cli.test_device:brokn: cannot be imported"),
+        ("digit", "--data digit: unknown data set (did you mean 'digits'?)"),
+    ],
+)
+def test_data_that_are_not_there_are_noticed_without_a_server(
+    call: Call, data: str, complaint: str
+) -> None:
+    where = ("--server", "localhost:1", "--give-up-after", "0")
+    answer = call("device", *where, "--name", "fast", "--data", data)
+    assert answer.code == 2
+    assert complaint in answer.complaint
+    assert "no connection" not in answer.complaint
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
         ("tests.cli.test_device:a_class_too_many", "classes is 4 here and 3 there"),
         ("tests.cli.test_device:larger_pictures", "image_size is 6 here and 4 there"),
     ],

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from torch import Tensor
@@ -159,19 +160,28 @@ def load_dataset(
         return _made_by(code.load(name, "data.name"), name, options, use)
     if name in OWN_FILES:
         return OWN_FILES[name].load(directory, options, progress, use)
+    check_known(name, code)
     if name.replace("-", "_") not in DATASETS:
-        if (function := installed("datasets", name)) is not None:
-            return _made_by(function, name, options, use)
-        raise ConfigError(
-            f"data.name = {name!r}: unknown data set"
-            f"{did_you_mean(name, {**DATASETS, **OWN_FILES})}; there are "
-            f"{', '.join((*DATASETS, *OWN_FILES))}, or give 'package.module:function' for your own"
-        )
+        return _made_by(cast(Code, installed("datasets", name)), name, options, use)
     return (
         DATASETS[name.replace("-", "_")]
         .load(directory, options, progress)
         .check()
         .for_task(use.task)
+    )
+
+
+def check_known(name: str, code: AllowedCode = ANY_CODE) -> None:
+    """Raise ConfigError unless there is such a data set, or such a function; nothing is read."""
+    if ":" in name:
+        code.load(name, "data.name")
+        return
+    ours = (*DATASETS, *OWN_FILES)
+    if name in OWN_FILES or name.replace("-", "_") in DATASETS or installed("datasets", name):
+        return
+    raise ConfigError(
+        f"data.name = {name!r}: unknown data set{did_you_mean(name, {**DATASETS, **OWN_FILES})}; "
+        f"there are {', '.join(ours)}, or give 'package.module:function' for your own"
     )
 
 

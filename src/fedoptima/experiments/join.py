@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedoptima.core.text import printable, quoted
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.layouts import quiet
-from fedoptima.data.registry import OWN_FILES, load_dataset
+from fedoptima.data.registry import OWN_FILES, check_known, load_dataset
 from fedoptima.data.use import Use
 from fedoptima.display.wording import speaks_python
 from fedoptima.engine.determinism import deterministic
@@ -180,6 +181,9 @@ def device_setup(
     threads = others.get("threads")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise ConfigError(f"--threads {threads}: must be from 1 to {MOST_THREADS}")
+    if (data := others.get("data")) is not None:  # or its server would have to be there first
+        with _as_an_option(data):
+            check_known(data)
     address = parse_address(server, option="--server")
     tls = choose_security(address, DeviceTLS.of(*tls_files), insecure=insecure)
     who = name or (common_name(read_certificates(tls.cert)[0]) if tls is not None else None)
@@ -299,14 +303,21 @@ def _own_data(setup: DeviceSetup, recipe: Recipe, facts: dict[str, int]) -> Data
     options = recipe.data.options if setup.data == recipe.data.name in OWN_FILES else {}
     task = task_of(recipe.task, setup.given.task, setup.given.loss, setup.code)
     use = Use(recipe.data.partition.column, train_only=True, task=task)  # the server has the tests
-    try:
+    with _as_an_option(setup.data):
         own = load_dataset(
             setup.data, ANY_CODE, use, directory=setup.directory, progress=quiet, **options
         )
-    except ConfigError as error:  # here it is an option, and no key of a recipe
-        said = str(error).replace(f"data.name = {setup.data!r}", f"--data {setup.data}", 1)
-        raise ConfigError(said) from error
     return _fitted(own, facts)
+
+
+@contextmanager
+def _as_an_option(data: str) -> Iterator[None]:
+    """Here it is no key of a recipe."""
+    try:
+        yield
+    except ConfigError as error:
+        said = str(error).replace(f"data.name = {data!r}", f"--data {data}", 1)
+        raise ConfigError(said) from error
 
 
 def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:
