@@ -195,6 +195,12 @@ def test_pictures_become_bytes_with_the_channels_first() -> None:
     assert torch.equal(inputs(dataset), torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()))
 
 
+def test_a_grey_picture_of_16_bits_is_one_channel_of_bytes() -> None:
+    pixels = np.array([[[0, 256], [30_000, 65_535]]] * 6, dtype=np.uint16)
+    data = rows(image=[Image.fromarray(each) for each in pixels])
+    assert inputs(as_dataset(data, data))[0].tolist() == [[[0, 0], [116, 255]]]
+
+
 def test_tokens_and_their_mask_are_inputs_by_name() -> None:
     tokens = {"input_ids": [[1, 2]] * 6, "attention_mask": [[1, 0]] * 6}
     data = rows(text=["a b"] * 6, **tokens)
