@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,9 @@ _MAY_NOT_CROSS = (
     "a tensor without the samples first, the data themselves or weights that both sides use would "
     "cross"
 )
+# By model and way of taking it apart: it is cut again for each plan, and a trial takes a while.
+_differences: WeakKeyDictionary[nn.Module, dict[type, str | None]] = WeakKeyDictionary()
+
 _JOINED = "+"  # between the names of modules in the name of a block; no module's has it
 
 
@@ -156,10 +160,12 @@ def _blocks(segments: Segments, example: object) -> Cuttable:
 
 def _check_agreement(model: nn.Module, cuts: Cuttable, example: object) -> None:
     """Refuse pieces that would learn something else than the model; one block is never cut."""
-    found = None
-    if len(cuts.names) > 1:
-        found = difference(model, cuts.part(0, len(cuts.names)), example)
-    if found is not None:
+    if len(cuts.names) < 2:
+        return
+    known, way = _differences.setdefault(model, {}), type(cuts.segments)
+    if way not in known:
+        known[way] = difference(model, cuts.part(0, len(cuts.names)), example)
+    if (found := known[way]) is not None:
         raise CannotTrace(
             f"model {type(model).__name__}: taken apart it would not learn what it learns whole "
             f"({found}); an autograd function of its own, hooks, torch.no_grad, autocast, numbers "
