@@ -54,6 +54,16 @@ def test_what_is_not_a_model_is_named(model: object, words: str) -> None:
     assert refusal(model) == words
 
 
+def test_a_fleet_that_is_a_list_is_told_its_form() -> None:
+    with pytest.raises(ConfigError, match=r"fleet is a list; .* fleet=\{'server': .*'devices': \["):
+        fedoptima.plan(
+            model=small(),
+            train=(INPUTS, LABELS),
+            test=(INPUTS, LABELS),
+            fleet=[{"name": "d", "gflops": 1.0}],  # type: ignore[arg-type]
+        )
+
+
 def test_a_model_that_returns_more_than_its_predictions_is_refused_without_a_time() -> None:
     assert refusal(Both()).endswith("(2, 2), which is (batch, 2), and nothing beside it")
 

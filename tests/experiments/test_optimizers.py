@@ -100,6 +100,7 @@ def test_a_run_with_an_optimiser_of_its_own_is_resumed(tmp_path: Path) -> None:
             {"device": {"name": torch.optim.SGD([torch.zeros(1)], 0.1)}},
             "is an optimiser that is made already, for one model; give its class, SGD",
         ),
+        ({"device": torch.optim.Adam}, r"an optimiser its 'name': \{'name': Adam, 'learning_rate'"),
         ({"device": {"options": {"warmth": 1}}}, "optimiser 'sgd': .*warmth"),
         ({"schedule": {"kind": "sine"}}, "must be 'constant', 'cosine', 'linear' or 'step', or"),
         ({"schedule": {"kind": "step", "steps": [100.0]}}, "steps: are shares of the budget"),
@@ -117,3 +118,11 @@ def test_a_schedule_of_a_side_needs_a_budget_too() -> None:
     falling = {"schedule": {"kind": "linear"}}
     with pytest.raises(ConfigError, match="follows the share of the budget"):
         run(training=training(server=falling), epochs=None, stop={"target_accuracy": 0.9})
+
+
+def test_a_momentum_that_is_not_used_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    run(training=training(device={"name": "adam", "momentum": 0.5}), epochs=1)
+    assert "training.device.momentum: is sgd's alone and not used" in caplog.text
+    caplog.clear()
+    run(training=training(device={"name": "adam"}, server={"momentum": 0.5}), epochs=1)
+    assert "not used" not in caplog.text

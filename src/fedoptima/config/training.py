@@ -95,6 +95,14 @@ class OptimizerConfig(Strict):
     )
 
     @property
+    def unused(self) -> str:
+        """A key that was given, and that this optimiser does not have; "" if there is none."""
+        if self.name == "sgd":
+            return ""
+        usual = (0.0, type(self).model_fields["momentum"].default)
+        return "nesterov" if self.nesterov else "" if self.momentum in usual else "momentum"
+
+    @property
     def state_tensors(self) -> int:
         """Tensors of a weight's size that it keeps; one that we do not know is taken for Adam."""
         return int(self.momentum > 0) if self.name == "sgd" else 2

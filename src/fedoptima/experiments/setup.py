@@ -70,6 +70,14 @@ class RunSetup:
         steps = training.iterations or max(1, samples // devices // training.batch_size)
         if said := slow_statistics(self.workload.model, steps):
             _log.warning(said)
+        for side, settings in (("device", training.device), ("server", training.server)):
+            if settings.unused:
+                _log.warning(
+                    "training.%s.%s: is sgd's alone and not used; what %s has stands in its options",
+                    side,
+                    settings.unused,
+                    settings.name,
+                )
 
     @property
     def material(self) -> dict[str, dict[str, Any]]:
