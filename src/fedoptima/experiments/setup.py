@@ -73,7 +73,7 @@ class RunSetup:
         for side, settings in (("device", training.device), ("server", training.server)):
             if settings.unused:
                 _log.warning(
-                    "training.%s.%s: is sgd's alone and not used; what %s has stands in its options",
+                    "training.%s.%s: is sgd's alone and not used; give what %s has as options",
                     side,
                     settings.unused,
                     settings.name,
