@@ -134,7 +134,10 @@ def test_data_that_are_not_there_are_noticed_without_a_server(
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ("tests.cli.test_device:a_class_too_many", "classes is 4 here and 3 there"),
+        (
+            "tests.cli.test_device:a_class_too_many",
+            "classes is 4 here and 3 there; if your labels begin at 1",
+        ),
         ("tests.cli.test_device:larger_pictures", "image_size is 6 here and 4 there"),
     ],
 )
