@@ -79,13 +79,13 @@ def tables(model: type, path: str = "") -> list[Section]:
             place = f"{place}.NAME"
         brackets = f"`[[{place}]]`" if listed else f"`[{place}]`"
         for section in tables(inner, place):
-            same = next((s for s in found if s.source == section.source), None)
-            if same is not None:
-                same.title += f", {brackets}"
-                continue
-            found.append(section)
             if section.source == f"{inner.__module__}:{inner.__qualname__}":
                 section.title = brackets
+            same = next((s for s in found if s.source == section.source), None)
+            if same is None:
+                found.append(section)
+            else:
+                same.title += f", {section.title}"
     return found
 
 

@@ -117,7 +117,10 @@ def test_a_devices_own_data_may_lack_some_classes(device: Device, server: Server
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ("tests.cli.test_device:a_class_too_many", "classes is 4 here and 3 there"),
+        (
+            "tests.cli.test_device:a_class_too_many",
+            "classes is 4 here and 3 there; if your labels begin at 1",
+        ),
         ("tests.cli.test_device:larger_pictures", "image_size is 6 here and 4 there"),
     ],
 )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from torch import nn
 
 from fedoptima.comparison.execution import RunState
 from fedoptima.comparison.folder import read_about
@@ -186,10 +189,12 @@ def test_a_mistake_in_what_is_varied_is_said_before_anything_runs(tmp_path: Path
         ({"training.batch_sise": [5]}, "did you mean 'batch_size'?"),
         ({"training.batch_size": [2.5]}, "valid integer"),
         ({"fleet.devices.7.gflops": [1.0]}, "'7' is not one of the items here"),
+        ({"model": [nn.Linear(1, 1)]}, "model: Linear is no value of a recipe; .* simulate"),
+        ({"fleet.scale": np.array([1])}, "is not a list of values"),
         ({}, "nothing is varied"),
     ):
         with pytest.raises(ConfigError, match=message):
-            sweep(tiny(tmp_path), vary, out=tmp_path / "out")
+            sweep(tiny(tmp_path), cast(Any, vary), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

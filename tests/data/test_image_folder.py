@@ -79,6 +79,24 @@ def test_a_photograph_is_turned_as_its_camera_was_held(pets: Path) -> None:
     assert turned[0, :, -1].min() == 255
 
 
+@pytest.mark.parametrize("size", [None, 6])
+def test_an_image_of_16_bits_is_not_white(pets: Path, size: int | None) -> None:
+    deep = np.full((6, 6), 20_000, np.uint16)
+    deep[0, 0] = 65_535
+    for number in range(10):
+        Image.fromarray(deep).save(pets / "cat" / f"{number}.png")
+    dataset = read(pets, channels=1, size=size)
+    cats = dataset.train.read().tensor[dataset.train.labels == 0]
+    assert cats[:, 0, 5, 5].unique().tolist() == [20_000 // 257]
+    assert cats[:, 0, 0, 0].unique().tolist() == [255]
+
+
+def test_an_image_of_fractions_is_refused(pets: Path) -> None:
+    Image.fromarray(np.full((6, 6), 0.5, np.float32)).save(pets / "cat" / "0.tiff")
+    with pytest.raises(ConfigError, match=r"0.tiff: pixels are from 0.5 .* 8 or 16 bits"):
+        read(pets)
+
+
 def test_folders_inside_a_class_are_a_column(tmp_path: Path) -> None:
     for person in ("ann", "bob"):
         for label in ("a", "b"):

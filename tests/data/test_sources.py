@@ -125,8 +125,9 @@ def test_a_sampler_that_chooses_samples_is_refused(sampler: Any) -> None:
         zip(X, Y, strict=True),
         ({"x": x.tolist(), "label": y} for x, y in zip(X, Y.tolist(), strict=True)),
         rows(x=X.tolist()).to_iterable_dataset(),
+        rows(x=X.tolist()).to_iterable_dataset().map(lambda row: row),  # forgets its columns' names
     ],
-    ids=["torch", "loader", "iterator", "generator of rows", "hugging face"],
+    ids=["torch", "loader", "iterator", "generator of rows", "hugging face", "mapped"],
 )
 def test_a_stream_is_read_once_and_kept(stream: object) -> None:
     dataset = as_dataset(stream, PAIRS)
@@ -192,6 +193,12 @@ def test_pictures_become_bytes_with_the_channels_first() -> None:
     dataset = as_dataset(data, data)
     assert (dataset.kind, dataset.facts["channels"]) == ("image", 3)
     assert torch.equal(inputs(dataset), torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()))
+
+
+def test_a_grey_picture_of_16_bits_is_one_channel_of_bytes() -> None:
+    pixels = np.array([[[0, 256], [30_000, 65_535]]] * 6, dtype=np.uint16)
+    data = rows(image=[Image.fromarray(each) for each in pixels])
+    assert inputs(as_dataset(data, data))[0].tolist() == [[[0, 0], [116, 255]]]
 
 
 def test_tokens_and_their_mask_are_inputs_by_name() -> None:

@@ -105,6 +105,7 @@ def test_a_device_has_some_of_the_classes_and_no_test_data(tmp_path: Path) -> No
         (TABLE.replace("4,45,well", "4,45"), {}, "4 columns are named, but line 6 has 3; is data"),
         (TABLE, {"delimiter": ";"}, "it has patient,age,weight,state; is data.delimiter another"),
         (TABLE, {"delimiter": ";;"}, "data.delimiter = ';;': .*at most 1 character"),
+        (",a,b\n0,1,2\n", {}, r"first column has no name; .* index=False"),
         ("a,a\n1,2\n", {}, "must name each column once, and has a, a; is the header missing"),
         ("", {}, "has no rows below its header"),
         ("age,state\n", {}, "has no rows below its header"),

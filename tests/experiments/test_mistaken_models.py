@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -52,6 +54,16 @@ def test_what_is_not_a_model_is_named(model: object, words: str) -> None:
     assert refusal(model) == words
 
 
+def test_a_fleet_that_is_a_list_is_told_its_form() -> None:
+    with pytest.raises(ConfigError, match=r"fleet is a list; .* fleet=\{'server': .*'devices': \["):
+        fedoptima.plan(
+            model=small(),
+            train=(INPUTS, LABELS),
+            test=(INPUTS, LABELS),
+            fleet=[{"name": "d", "gflops": 1.0}],  # type: ignore[arg-type]
+        )
+
+
 def test_a_model_that_returns_more_than_its_predictions_is_refused_without_a_time() -> None:
     assert refusal(Both()).endswith("(2, 2), which is (batch, 2), and nothing beside it")
 
@@ -85,6 +97,45 @@ def test_whole_numbers_for_a_model_that_takes_others_are_told_the_way_out(inputs
     assert refusal(small(), inputs=inputs).endswith(
         "no token ids, give them as such: inputs.float()"
     )
+
+
+def test_inputs_of_half_precision_are_told_the_way_out() -> None:
+    assert refusal(small(), inputs=INPUTS.half()).endswith("as float32: inputs.float()")
+
+
+def test_one_output_for_two_classes_is_told_which_task_takes_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    text = refusal(model)
+    assert "begin at 1" not in text
+    assert text.endswith("task='multi-label' and labels of shape (samples, 1): labels.unsqueeze(1)")
+
+
+def test_a_hook_on_a_gradient_is_not_lost_in_silence() -> None:
+    model = small()
+    model[0].weight.register_hook(lambda gradient: 0 * gradient)
+    assert refusal(model).startswith("model: 0.weight has a hook on its gradient")
+
+
+class Remembers(nn.Module):
+    """Keeps what it has computed, as for a look at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.last: object = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.body(x).relu()
+        return self.head(self.last)
+
+
+@pytest.mark.parametrize("last", ["computed", threading.Lock()], ids=["tensor", "lock"])
+def test_a_model_that_cannot_be_copied_is_not_taken_for_one_of_other_data(last: object) -> None:
+    model = Remembers()
+    model.last = model(INPUTS) if last == "computed" else last
+    text = refusal(model)
+    assert text.startswith("model: Remembers cannot be copied, and each device trains a copy (")
+    assert "the data" not in text
 
 
 class Pair(nn.Module):

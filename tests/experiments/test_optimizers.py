@@ -106,6 +106,7 @@ def test_a_run_with_an_optimiser_of_its_own_is_resumed(tmp_path: Path) -> None:
             {"device": {"name": torch.optim.SGD([torch.zeros(1)], 0.1)}},
             "is an optimiser that is made already, for one model; give its class, SGD",
         ),
+        ({"device": torch.optim.Adam}, r"an optimiser its 'name': \{'name': Adam, 'learning_rate'"),
         ({"device": {"options": {"warmth": 1}}}, "optimiser 'sgd': .*warmth"),
         ({"schedule": {"kind": "sine"}}, "must be 'constant', 'cosine', 'linear' or 'step', or"),
         ({"schedule": {"kind": "step", "steps": [100.0]}}, "steps: are shares of the budget"),

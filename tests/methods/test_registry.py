@@ -96,3 +96,8 @@ def test_options_are_listed_with_their_defaults() -> None:
     }
     assert method_options("fl") == listed
     assert method_options("fedoptima")["credit_timeout"] == 60.0
+
+
+def test_federated_averaging_is_found_by_its_usual_name() -> None:
+    with pytest.raises(ConfigError, match="'FedAvg': unknown; did you mean 'fl'"):
+        find_method("FedAvg")

@@ -181,8 +181,9 @@ class Returning(nn.Module):
 
 
 def test_the_data_themselves_never_cross() -> None:
-    with pytest.raises(ConfigError, match=r"split.at = 'first': .* the data themselves"):
-        cuttable(Returning(), torch.rand(2, 4), "first")
+    expected = r"'first': .* needs the data themselves \(values\).*, or use a method .* fl, "
+    with pytest.raises(ConfigError, match=expected):
+        cuttable(Returning(), {"values": torch.rand(2, 4)}, "first")
 
 
 def test_a_name_that_the_model_does_not_have_is_answered_with_one_that_it_has() -> None:

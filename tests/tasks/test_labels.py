@@ -58,6 +58,7 @@ def test_numbers_are_bounded_by_those_of_the_data() -> None:
     [
         ("classification", torch.tensor([0, 4]), 4, "labels run from 0 to 4, but 4 classes"),
         ("multi-label", torch.tensor([[0.0, 2.0]]), 2, "outside of 0 to 1 in row 0"),
+        ("multi-label", torch.tensor([0.0, 1.0]), 1, r"for each class: labels.unsqueeze\(1\)"),
         ("regression", torch.tensor([float("inf")]), 1, "NaN or infinite in row 0"),
         ("classification", torch.zeros(2, 3, dtype=torch.int64), 1, "choose task = 'token-level'"),
         ("classification", torch.tensor([[0], [1]]), 2, r"for each sample: labels.squeeze\(1\)$"),

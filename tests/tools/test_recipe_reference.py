@@ -35,3 +35,13 @@ def test_a_key_without_a_meaning_is_named_with_what_to_do() -> None:
     assert f"{__name__}:Inner: the key 'depth' has no meaning and no example" in said
     assert "Field(description=" in said
     assert RENEW in said
+
+
+class Twice(Strict):
+    first: Outer = Field(default=Outer(), description="A table.", examples=[{}])
+    second: Outer = Field(default=Outer(), description="Another.", examples=[{}])
+
+
+def test_a_table_that_occurs_twice_has_the_names_of_both_places() -> None:
+    titles = [section.title for section in tables(Twice)]
+    assert titles[1:] == ["`[first]`, `[second]`", "`[first.inner]`, `[second.inner]`"]

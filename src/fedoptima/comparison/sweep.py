@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,7 @@ def sweep(
     )
     if not vary:
         raise ConfigError("nothing is varied; for example: --vary method.activation_cap=4,8,32")
+    _check_values(vary)
     given = replace(given, methods={**given.methods, **given_methods(methods)})
     about = describe(
         base,
@@ -146,3 +148,21 @@ def sweep(
     execution = Execution(jobs, on, checkpoint_every)
     with watched(execution, base, given, out, progress, observer, interrupted) as execution:
         return run_new(about, given, execution, out)
+
+
+def _check_values(vary: Mapping[str, Sequence[object]]) -> None:
+    """They name rows and folders, and are stored."""
+    for key, values in vary.items():
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise ConfigError(
+                f"vary: {key}: {values!r:.60} is not a list of values (numpy: .tolist())"
+            )
+        for value in values:
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError):
+                raise ConfigError(
+                    f"vary: {key}: {type(value).__name__} is no value of a recipe; give numbers, "
+                    "text, lists or dicts, code by its name "
+                    "('package.module:function'), or call simulate() for each"
+                ) from None

@@ -118,7 +118,8 @@ def _decoded(
 ) -> Tensor:
     paths = [path for path, _ in images]
     mode: Literal["RGB", "L"] = "RGB" if options.channels == 3 else "L"
-    made_with = {"size": options.size or 0, "mode": mode}
+    # "deep": what was decoded before pictures of 16 bits were read right is not used again.
+    made_with = {"size": options.size or 0, "mode": mode, "deep": 1}
     inputs = cached(
         "image_folder",
         paths,

@@ -23,6 +23,7 @@ from fedoptima.data.dataset import Augment, Dataset, Kind, Normalise, Split, ima
 from fedoptima.data.finite import class_numbers
 from fedoptima.data.layouts import Found, Layout, Part, ReadingProgress, Source, extra, reading
 from fedoptima.data.parquet import columns
+from fedoptima.data.pictures import eight_bits
 
 _IDX_PREFIX: dict[Part, str] = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 0x08
@@ -123,9 +124,10 @@ def decode(
     pixels: NDArray[np.uint8] | None = None
     for row, (path, source) in enumerate(encoded):
         with reading(path), Image.open(source) as image:
-            picture = image.convert(mode)
+            picture = eight_bits(image, str(path)).convert(mode)
             if size is not None:
-                upright = ImageOps.exif_transpose(image).convert(mode)  # as the camera was held
+                # As the camera was held.
+                upright = eight_bits(ImageOps.exif_transpose(image), str(path)).convert(mode)
                 picture = upright.resize((size, size), Image.Resampling.BILINEAR)
             decoded = np.atleast_3d(np.asarray(picture))
         if pixels is None:

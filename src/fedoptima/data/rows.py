@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.finite import in_words
+from fedoptima.data.pictures import eight_bits
 
 _LABELS = ("label", "labels")
 _TOKENS = ("input_ids", "attention_mask", "token_type_ids")  # in the order of BERT's arguments
@@ -82,7 +83,7 @@ class Choice:
 
 def _value(value: object, where: str) -> object:
     if _is_picture(value):
-        return _pixels(value)
+        return _pixels(value, where)
     if isinstance(value, str | bytes) or value is None:
         kind = "text" if isinstance(value, str) else type(value).__name__
         raise ConfigError(
@@ -106,9 +107,10 @@ def _is_picture(value: object) -> bool:
     return any(kind.__module__ == "PIL.Image" for kind in type(value).__mro__)
 
 
-def _pixels(picture: Any) -> NDArray[np.uint8]:
+def _pixels(picture: Any, where: str) -> NDArray[np.uint8]:
     """(channels, height, width): grey pictures have one channel, all others three."""
-    plain = picture if picture.mode in ("L", "RGB") else picture.convert("RGB")
+    plain = eight_bits(picture, where)
+    plain = plain if plain.mode in ("L", "RGB") else plain.convert("RGB")
     pixels: NDArray[np.uint8] = np.asarray(plain)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -125,7 +127,7 @@ def columns_of(data: Any) -> tuple[tuple[str, ...], Any] | None:
     """The names of its columns, and where each is found by its name; None: it has none."""
     if not _is_hugging_face(data) or not hasattr(data, "with_format"):
         return None
-    if not hasattr(data, "__getitem__"):  # a stream
+    if not hasattr(data, "__getitem__") or data.column_names is None:  # a stream, which was mapped
         return None
     return tuple(data.column_names), data.with_format(None)  # without the user's transforms
 

@@ -118,6 +118,11 @@ def _read(path: Path, delimiter: str) -> Table:
             rows = [row for row in lines if row]
         except csv.Error as error:
             raise ConfigError(f"{path}: line {lines.line_num}: {error}") from error
+    if header[:1] == [""] and len(header) > 1:
+        raise ConfigError(
+            f"{path}: the first column has no name; is it the index that pandas writes? Leave it "
+            "out: to_csv(..., index=False)"
+        )
     if len(set(header)) < len(header) or not all(header):
         raise ConfigError(
             f"{path}: line 1 must name each column once, and has {in_words(header) or 'nothing'}; "

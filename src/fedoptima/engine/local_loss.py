@@ -27,8 +27,10 @@ LocalLoss = Callable[[Tensor, Weights, Weights], Tensor]
 def changed_loss(hook: LocalLoss, loss: Tensor, learner: Learner, received: Tensors) -> Tensor:
     """The loss that the hook makes of ``loss``."""
     weights = learner.trained()
+    began = {name: received[name] for name in weights}
+    versions = _versions(weights, began)
     try:
-        made: object = hook(loss, weights, {name: received[name] for name in weights})
+        made: object = hook(loss, weights, began)
     except Exception as error:
         raise ConfigError(
             f"the method's local_loss(loss, weights, received) fails: {reason_of(error)}"
@@ -37,7 +39,19 @@ def changed_loss(hook: LocalLoss, loss: Tensor, learner: Learner, received: Tens
     if not isinstance(made, Tensor) or made.numel() != 1:
         found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
         raise ConfigError(f"the method's local_loss returned {found}: it must return one loss")
+    if loss.requires_grad and not made.requires_grad:
+        raise ConfigError("the method's local_loss returned a loss without a gradient")
+    if _versions(weights, began) != versions:
+        raise ConfigError(
+            "the method's local_loss has changed weights or received in place; it may only read "
+            "them: compute with new tensors, and return what is added to the loss"
+        )
     return made
+
+
+def _versions(*given: Weights) -> list[int]:
+    """A tensor's goes up whenever it is written into."""
+    return [tensor._version for tensors in given for tensor in tensors.values()]
 
 
 class CopyLosses:

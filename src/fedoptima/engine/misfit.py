@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -19,6 +21,29 @@ def check_complete(model: nn.Module) -> None:
                 f"model: {name or 'it'} ({type(module).__name__}) has no weights before its first "
                 "call; call the model once with a batch of inputs where you make it"
             )
+
+
+def check_copies(model: nn.Module) -> None:
+    """Devices train copies of the model, which have no hooks on single tensors."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise ConfigError(
+                f"model: {name} has a hook on its gradient, which a copy for a device would not "
+                "have; compute what it does in the forward, or freeze what is not to be trained "
+                "with .requires_grad_(False)"
+            )
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    try:
+        return deepcopy(model)
+    except Exception as error:
+        raise ConfigError(
+            f"model: {type(model).__name__} cannot be copied, and each device trains a copy "
+            f"({type(error).__name__}: {str(error).partition('. ')[0]}); keep nothing in its "
+            "attributes that a forward has computed, and no locks, files or generators; make "
+            "pruning permanent with torch.nn.utils.prune.remove"
+        ) from error
 
 
 def check_trained(model: nn.Module) -> None:
@@ -77,4 +102,6 @@ def remedy(model: nn.Module, example: Inputs, error: Exception) -> str:
         return "; the model must be in float32: convert it with .float()"
     if not all(tensor.is_floating_point() for tensor in tensors_of(example)):
         return "; if the inputs are numbers and no token ids, give them as such: inputs.float()"
+    if any(tensor.dtype != torch.float32 for tensor in tensors_of(example)):
+        return "; give the inputs as float32: inputs.float()"
     return ""

@@ -32,7 +32,7 @@ from fedoptima.engine.evaluation import (
     start_evaluation,
 )
 from fedoptima.engine.local_loss import LocalLoss
-from fedoptima.engine.misfit import remedy
+from fedoptima.engine.misfit import copy_of, remedy
 from fedoptima.engine.network import Network
 from fedoptima.engine.optimizer import OURS, LearnerCode, build_optimizer
 from fedoptima.engine.payloads import AUXILIARY
@@ -305,6 +305,8 @@ class Workload:
         optimiser that does not take the model's parameters."""
         try:
             output, _ = self._trial
+        except ConfigError:
+            raise
         except Exception as error:
             raise ConfigError(
                 f"the model does not take this data (a batch of {shapes_in_words(self.example)}): "
@@ -326,7 +328,7 @@ class Workload:
     @cached_property
     def _trial(self) -> tuple[object, int]:
         """The output for the example, and the bytes that a sample takes on the way."""
-        return forward_pass(deepcopy(self.model).eval(), self.example)
+        return forward_pass(copy_of(self.model).eval(), self.example)
 
 
 def _on(sides: Sides, compute: torch.device) -> Sides:

@@ -39,6 +39,12 @@ def given_training(
     for side in (table, table.get("device"), table.get("server")):
         if isinstance(side, dict) and callable(side.get("schedule")):
             side["schedule"] = {"kind": side["schedule"]}
+    for name in ("device", "server"):
+        if callable(table.get(name)):
+            raise ConfigError(
+                f"training: {name} is a table, and an optimiser its 'name': "
+                f"{{'name': {_name(table[name])}, 'learning_rate': 0.001}}"
+            )
     found: dict[str, Callable[..., Any]] = {}
     for *path, last in _PLACES:
         place: Any = table

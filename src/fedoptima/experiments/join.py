@@ -336,8 +336,10 @@ def _fitted(dataset: Dataset, facts: dict[str, int]) -> Dataset:
         have = mine.get(fact)
         fits = have is not None and (have <= wanted if fact in _AT_MOST else have == wanted)
         if not fits:
+            from_1 = fact == "classes" and have == wanted + 1
             raise ConfigError(
                 f"--data: {dataset.name} does not fit the server's data: {fact} is "
                 f"{have if have is not None else 'unknown'} here and {wanted} there"
+                + ("; if your labels begin at 1, subtract 1 from them" if from_1 else "")
             )
     return replace(dataset, classes=facts["classes"], facts=facts)

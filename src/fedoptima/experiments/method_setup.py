@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from difflib import get_close_matches
-from inspect import signature
 from typing import get_type_hints
 
 from pydantic import ConfigDict, ValidationError, validate_call
@@ -18,14 +17,13 @@ from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import Method, ServerTraining
 from fedoptima.core.settings import ServerSettings
 from fedoptima.experiments.given import CUSTOM_AUXILIARY, Given
+from fedoptima.methods.policies import make_policies
 from fedoptima.methods.registry import Builder, find_method, options_of
 from fedoptima.methods.stored_classes import make_storable
 from fedoptima.named_code import Code
 from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.sim.fleet import build_fleet, charges_memory
 from fedoptima.tasks.output import Output
-
-_POLICIES = ("flow", "aggregation", "scheduler", "reuse")  # of a method; functions that make them
 
 
 def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Method:
@@ -49,10 +47,8 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
                 f"method.name = {name!r}: must return a fedoptima.methods.Method, and returned a "
                 f"{type(method).__name__}"
             )
-        _check_policies(method)
         # They check their settings, which should happen before a run is set up.
-        policies = tuple(_made(method, part) for part in _POLICIES)
-        make_storable(build, policies)
+        make_storable(build, make_policies(method))
     except ValidationError as error:
         raise ConfigError(_mistake(error.errors()[0], build)) from error
     except ConfigError as error:
@@ -70,29 +66,6 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
     every = {**known, **options, **method.resolved}  # of another one, perhaps, that it is made from
     own = {key: value for key, value in every.items() if key in known and _plain(value)}
     return replace(method, resolved=json.loads(json.dumps(own)))  # as it is when read back
-
-
-def _made(method: Method, part: str) -> object:
-    make = getattr(method, part)
-    try:
-        signature(make).bind()
-    except TypeError as error:
-        raise ConfigError(
-            f"its {part} is made without arguments, which fails ({error}); give them with it: "
-            f"{part}=partial(Policy, ...)"
-        ) from error
-    except ValueError:  # no signature to be had
-        pass
-    return make()
-
-
-def _check_policies(method: Method) -> None:
-    for part in _POLICIES:
-        if not callable(policy := getattr(method, part)):
-            raise ConfigError(
-                f"its {part} is a {type(policy).__name__} that is made already, and each server "
-                f"needs a fresh one; give what makes it, such as {part}=partial(Policy, ...)"
-            )
 
 
 def _mistake(first: ErrorDetails, build: Builder) -> str:

@@ -56,6 +56,11 @@ def recipe_from(
             f"{where}: epochs={epochs} and stop={{'epochs': {stop['epochs']}}} are both given; "
             "leave one of them out"
         )
+    if fleet is not None and not isinstance(fleet, str | Mapping):
+        raise ConfigError(
+            f"{where}: fleet is a {type(fleet).__name__}; give the name of one ('testbed_a'), or "
+            "fleet={'server': {'gflops': 1.0}, 'devices': [{'name': 'phone', 'gflops': 0.1}]}"
+        )
     method_table, methods = given_method(method)
     training_table, functions = given_training(training)
     learned, base = given_task(task), None if recipe is None else as_recipe(recipe)

@@ -30,7 +30,7 @@ from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.recorder import say_why_not
 from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.local_loss import LocalLoss
-from fedoptima.engine.misfit import check_complete, check_trained, slow_statistics
+from fedoptima.engine.misfit import check_complete, check_copies, check_trained, slow_statistics
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
@@ -123,6 +123,7 @@ def prepare_run(
         dataset, validation = hold_out(dataset, recipe.data.validation, recipe.seed)
     model = given.model or _build_model(recipe, dataset, given.code)
     check_complete(model)
+    check_copies(model)
     check_trained(model)
     workload = Workload(
         model=model,

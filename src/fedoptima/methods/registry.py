@@ -42,7 +42,7 @@ def find_method(
         return cast("Builder", code.load(name, "method.name"))
     if (build := installed("methods", name)) is not None:
         return cast("Builder", build)
-    near = get_close_matches(name, METHODS, n=1)
+    near = ["fl"] if name.lower() == "fedavg" else get_close_matches(name, METHODS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ConfigError(
         f"method.name = {name!r}: unknown{hint} (there are {', '.join(METHODS)}; a method of your "

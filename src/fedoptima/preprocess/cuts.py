@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,14 +24,24 @@ from fedoptima.models.activation import (
     is_activation,
     is_inputs,
     map_tensors,
+    samples_in,
     shapes_in_words,
     tensors_of,
 )
+from fedoptima.preprocess.agreement import difference
+from fedoptima.preprocess.division import refused
 from fedoptima.preprocess.exported import ExportSegments
 from fedoptima.preprocess.graph import GraphSegments
 from fedoptima.preprocess.isolation import isolated
 from fedoptima.preprocess.standin import StandInSegments
-from fedoptima.preprocess.user_code import CannotTrace
+from fedoptima.preprocess.user_code import WAY_OUT, CannotTrace
+
+_MAY_NOT_CROSS = (
+    "a tensor without the samples first, the data themselves or weights that both sides use would "
+    "cross"
+)
+# By model and way of taking it apart: it is cut again for each plan, and a trial takes a while.
+_differences: WeakKeyDictionary[nn.Module, dict[type, str | None]] = WeakKeyDictionary()
 
 _JOINED = "+"  # between the names of modules in the name of a block; no module's has it
 
@@ -94,31 +105,39 @@ def cuttable(
     if at is not None:
         _check_name(model, at)
     found: Cuttable | None = None
-    refused: ConfigError | None = None
+    error_of_last: ConfigError | None = None
+    why: str | None = None
     for segments_of in _ways(model, example, at, quick):
         try:
             candidate = _blocks(segments_of(), example)
+            if not quick:
+                _check_agreement(model, candidate, example)
         except ConfigError as error:
             if found is None and not isinstance(error, CannotTrace):
                 raise
-            refused = error
+            error_of_last = error
             continue
         if found is None or len(candidate.names) > len(found.names):
             found = candidate
         if candidate.has(at) or quick:
             return candidate
+        if isinstance(candidate.segments, ExportSegments):
+            why = candidate.segments.hindrance
     if found is None and at is not None:  # no graph, but the user knows where it can be cut
         return _blocks(StandInSegments(model, example, at), example)
     if found is None:
-        raise cast(ConfigError, refused)
+        raise cast(ConfigError, error_of_last)
     if at is None:
         return found
-    numbered = ", ".join(f"{number} ({name})" for number, name in enumerate(found.names, start=1))
-    raise ConfigError(
-        f"split.at = {at!r}: the model cannot be cut after this module: a tensor without the "
-        "samples first, the data themselves or weights that both sides use would cross; cut it "
-        f"after one of its blocks, by number: {numbered}"
-    )
+    raise refused(at, f"{why or _MAY_NOT_CROSS}; {_elsewhere(found)}")
+
+
+def _elsewhere(cuts: Cuttable) -> str:
+    *before, _ = enumerate(cuts.names, start=1)  # nothing is left behind the last one
+    numbered = ", ".join(f"{number} ({name})" for number, name in before)
+    if not before:
+        return "write the model as an nn.Sequential of blocks"
+    return f"cut it after one of its blocks, by number: {numbered}"
 
 
 def _ways(
@@ -137,6 +156,21 @@ def _blocks(segments: Segments, example: object) -> Cuttable:
     ends = (*starts[1:], len(segments))
     names = tuple(segments.name(a, b) for a, b in zip(starts, ends, strict=True))
     return Cuttable(names, segments, (*starts, len(segments)))
+
+
+def _check_agreement(model: nn.Module, cuts: Cuttable, example: object) -> None:
+    """Refuse pieces that would learn something else than the model; one block is never cut."""
+    if len(cuts.names) < 2:
+        return
+    known, way = _differences.setdefault(model, {}), type(cuts.segments)
+    if way not in known:
+        known[way] = difference(model, cuts.part(0, len(cuts.names)), example)
+    if (found := known[way]) is not None:
+        raise CannotTrace(
+            f"model {type(model).__name__}: taken apart it would not learn what it learns whole "
+            f"({found}); an autograd function of its own, hooks, torch.no_grad, autocast, numbers "
+            f"drawn at random and a train() of its own can be the reason; {WAY_OUT}"
+        )
 
 
 def _check_name(model: nn.Module, at: str) -> None:
@@ -217,20 +251,32 @@ def _joined_by_sharing(parts: Sequence[nn.Module]) -> set[int]:
 def _joined_by_running(segments: Segments, parts: Sequence[nn.Module], example: object) -> set[int]:
     """Run the pieces one by one: which write into their input, whose output cannot be sent."""
     joined: set[int] = set()
-    value = example
+    value, larger = example, _with_one_more(example)
     for index, part in enumerate(parts):
+        name = segments.name(index, index + 1)
         entered = map_tensors(value, torch.clone) if is_inputs(value) else value
-        value = _try(segments.name(index, index + 1), part, entered)
+        value, larger = _try(name, part, entered), _try(name, part, larger)
         # Every write in place, also through a view, raises a tensor's version from a clone's 0.
         if is_inputs(entered) and any(t._version for t in tensors_of(entered)):
             joined.add(index)
-        if not segments.may_cross(value):
+        if not (segments.may_cross(value) and _samples_first(value, larger, samples_in(example))):
             joined.add(index + 1)
     if not isinstance(value, Tensor):
         raise ConfigError(
             f"the model returns {type(value).__name__}; it must return one tensor, the logits"
         )
     return joined
+
+
+def _with_one_more(example: object) -> object:
+    """Of two batches one must be told from a dimension that happens to be as large."""
+    rows = torch.arange(samples_in(example) + 1) % samples_in(example)
+    return map_tensors(example, lambda tensor: tensor[rows])
+
+
+def _samples_first(value: object, larger: object, samples: int) -> bool:
+    both = ((value, samples), (larger, samples + 1))
+    return all(t.shape[:1] == (rows,) for each, rows in both for t in tensors_of(each))
 
 
 def _try(name: str, part: nn.Module, value: object) -> object:

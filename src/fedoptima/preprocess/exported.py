@@ -45,6 +45,7 @@ class ExportSegments:
         joints = {gap: found for gap in gaps if (found := self._joint(gap))}
         inner = {gap: found for gap, found in joints.items() if self._in_a_row(gap)} or joints
         self._after: int | None = None
+        self.hindrance: str | None = None  # why there is no joint after the module
         named = self._named(at) if at is not None else None
         if named is not None:
             gap, joint = named
@@ -160,6 +161,8 @@ class ExportSegments:
             return None
         limits = [(end, flow.weighted[gap]) for flow, end in zip(self._flows, found, strict=True)]
         joint = self._cheapest(limits, several=True)
+        if joint is None:
+            self.hindrance = self._flows[0].hindrance(found[0])
         return None if joint is None else (gap, joint)
 
     def _cheapest(self, limits: list[tuple[int, int]], *, several: bool) -> Joint | None:

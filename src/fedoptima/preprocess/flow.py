@@ -104,6 +104,17 @@ class Flow:
             and (several or sum(node in self._trained for node in place.crossing) == 1)
         }
 
+    def hindrance(self, position: int) -> str | None:
+        """Why there can be no cut at a place, in words; None: nothing there stands in its way."""
+        for node in self._places[position].crossing:
+            if node in self._raw or node in self.exported.inputs:
+                name = node.name.removeprefix("inputs_")
+                return f"what comes after it needs the data themselves ({name}), which never cross"
+            if not self._may_be_sent(node):
+                shape = "x".join(map(str, getattr(node.meta.get("val"), "shape", ())))
+                return f"a tensor without the samples first would cross ({node.name}, {shape})"
+        return None
+
     def around(self, gap: int) -> frozenset[str]:
         """The modules that are running both at the use of weights before a gap and after it."""
         before, after = (self.nodes[self.weighted[use]] for use in (gap - 1, gap))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Any, cast
 
+import torch
 from torch import Tensor, fx, nn
 
 from fedoptima.models.activation import call
@@ -234,6 +235,7 @@ def _trace(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
 
 def _traced(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
     modes = {module: module.training for module in model.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # forward may write there
     # Two roots, because a tracer leaves the constants it meets on its root.
     evaluating, training = _OneInput(model, example), _OneInput(model, example)
     try:
@@ -247,6 +249,9 @@ def _traced(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
     if str(evaluated) != str(trained):
         raise CannotTrace(
             f"model {type(model).__name__}: its forward reads self.training, which a traced part "

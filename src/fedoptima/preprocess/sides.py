@@ -13,7 +13,7 @@ from fedoptima.core.errors import ConfigError, InvariantBroken
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Plan
 from fedoptima.core.seeding import derive
-from fedoptima.models.activation import call
+from fedoptima.models.activation import call, tensors_of
 from fedoptima.preprocess.auxiliary import LIGHT, build_auxiliary
 from fedoptima.preprocess.cuts import Cuttable, cuttable
 from fedoptima.preprocess.light_auxiliary import light_forms
@@ -94,7 +94,7 @@ def build_sides(model: nn.Module, example: object, plan: Plan, settings: PlanSet
         )
     activation = _activation(device, example)
     auxiliary = _build_auxiliary(device, server, example, activation, plan.auxiliary, settings)
-    if auxiliary is None and not any(p.requires_grad for p in device.parameters()):
+    if auxiliary is None and not _learns(device, example):
         raise frozen_side("devices have")  # or each of them would say so alone
     return Sides(device, auxiliary, server, activation)
 
@@ -152,6 +152,12 @@ def _build_light(
         if training_flops(network, activation, input_gradient=True) <= affordable:
             break
     return network
+
+
+def _learns(device: nn.Module, example: object) -> bool:
+    """Whether a gradient of what it sends reaches a weight: none does through torch.no_grad."""
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        return any(t.requires_grad for t in tensors_of(call(deepcopy(device).train(), example)))
 
 
 def _activation(device: nn.Module, example: object) -> object:

@@ -44,6 +44,11 @@ def _about_classes(outputs: int, classes: int, task: Task) -> str:
     """Labels are counted up to the highest of them, which may be wrong, or not the last class."""
     if task.labels != "classes":
         return ""
+    if (outputs, classes) == (1, 2):
+        return (
+            "; a model with one output for yes or no takes task='multi-label' and labels of shape "
+            "(samples, 1): labels.unsqueeze(1)"
+        )
     if outputs == classes - 1:
         return "; if your labels begin at 1, subtract 1 from them"
     if outputs > classes:

@@ -139,9 +139,10 @@ class Task:
             raise ConfigError(f"{where}: labels are NaN or infinite in {_rows(bad)}")
         if self.labels == "shares":
             if labels.dim() != 2 or labels.shape[1] != classes:
+                column = ": labels.unsqueeze(1)" if labels.dim() == classes == 1 else ""
                 raise ConfigError(
                     f"{where}: labels are {tuple(labels.shape)}; give a row of {classes} for each "
-                    "sample, a 0 or 1 for each class"
+                    f"sample, a 0 or 1 for each class{column}"
                 )
             odd = ((flat < 0) | (flat > 1)).any(1)
             if odd.any():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import fedoptima.testing.laws as laws
 from fedoptima.core.method import Method
+from fedoptima.methods.policies import make_policies
 from fedoptima.methods.stored_classes import make_storable
 from fedoptima.testing.fleets import Build, calm, descriptions
 
@@ -38,7 +39,7 @@ def check_laws(
 def _check_parts(method: object, build: Build) -> None:
     if not isinstance(method, Method):
         raise TypeError(f"a method's function must return a Method, and returned {method!r}")
-    make_storable(build, (method.flow(), method.aggregation(), method.scheduler()))
+    make_storable(build, make_policies(method))
 
 
 def _laws(
