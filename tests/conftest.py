@@ -40,6 +40,7 @@ _LONG = ("tests/e2e/test_killed_", "tests/documents/test_code_blocks.py")
 _UNMEASURED = (
     "tests/documents/",
     "tests/fuzzing/test_mutants.py",
+    "tests/golden/",
     "tests/sim/test_properties.py",
     "tests/test_benchmarks.py",
     "tests/tools/",
