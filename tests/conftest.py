@@ -37,6 +37,20 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 # at the end.
 _LONG = ("tests/e2e/test_killed_", "tests/documents/test_code_blocks.py")
 
+# Not measured for coverage, with which the code of a simulation takes three times as long: these
+# repeat what other tests run through, over many random fleets or through documents and tools.
+_UNMEASURED = (
+    "tests/documents/",
+    "tests/fuzzing/test_mutants.py",
+    "tests/golden/",
+    "tests/sim/test_properties.py",
+    "tests/test_benchmarks.py",
+    "tests/tools/",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+    for item in items:
+        if item.nodeid.startswith(_UNMEASURED):
+            item.add_marker("no_cover")

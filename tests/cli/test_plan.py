@@ -138,6 +138,7 @@ def test_a_plan_needs_no_data_on_disk(
     assert "bottleneck:" in answer.words
 
 
+@pytest.mark.no_cover  # forty dry runs; tests/experiments/test_planned_form.py goes the same way
 def test_the_plan_of_fedoptima_plus_shows_who_takes_more_blocks_and_for_how_long(
     call: Call, recipe: Path
 ) -> None:

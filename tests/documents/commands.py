@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache, partial
 
 import typer.main
 
 from fedoptima.cli.app import app
 
+_all_commands = cache(partial(typer.main.get_command, app))
+
 
 def mistakes_in(command: str) -> Iterator[str]:
     """Commands and options that fedoptima does not have."""
-    found = typer.main.get_command(app)
+    found = _all_commands()
     words = shlex.split(command)[1:]
     while (commands := getattr(found, "commands", None)) and words and words[0][0] != "-":
         name = words.pop(0)

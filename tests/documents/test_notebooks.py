@@ -20,10 +20,11 @@ def test_there_are_three() -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The kernel is a process of its own: it gets the code under test, and one thread.
+    # The kernel is a process of its own: it gets the code under test, one thread and no coverage.
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
     NotebookClient(notebook, timeout=300, resources=resources).execute()

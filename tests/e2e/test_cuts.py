@@ -98,6 +98,7 @@ def test_a_device_that_is_slower_than_it_claims_is_planned_for_again(tmp_path: P
     assert replay(tmp_path / "run", allow_modules=["tests"]).difference is None
 
 
+@pytest.mark.no_cover  # dozens of dry runs; the tests above go the same way over the network
 def test_a_server_gives_devices_the_cuts_that_fedoptima_plus_has_planned(tmp_path: Path) -> None:
     with Server(digits(), tmp_path / "run") as server:
         for name, gflops in SPEEDS.items():

@@ -40,6 +40,7 @@ def test_the_methods_take_turns() -> None:
     assert tally.runs == dict.fromkeys(OURS, 2)
 
 
+@pytest.mark.no_cover  # hundreds of scripts; the first test of this file plays as many
 def test_every_kind_of_fault_strikes_and_is_survived() -> None:
     tally = play_seeds(range(2_000, 2_150), OURS)
     assert all(tally.tries[kind] and tally.survived[kind] == tally.tries[kind] for kind in Kind)
@@ -55,6 +56,7 @@ def test_a_seed_gives_the_same_story_again(seed: int) -> None:
     assert stories[0] == stories[1]
 
 
+@pytest.mark.no_cover  # hundreds of scripts; the first test of this file plays as many
 def test_processes_come_to_the_same_figures_as_one() -> None:
     alone = campaign(0, 110, ["fl"], NO_CODE)
     together = campaign(0, 110, ["fl"], NO_CODE, jobs=2)

@@ -44,6 +44,7 @@ def devices(*groups: Options) -> Options:
     return {"devices": list(groups)}
 
 
+@pytest.mark.no_cover  # the predictions of the tests below go the same way, without long runs
 @pytest.mark.parametrize(
     ("method", "fleet", "bottleneck"),
     [
@@ -206,6 +207,7 @@ def test_a_prediction_can_be_written_as_json() -> None:
     assert plain["batches_per_second"] == prediction.batches_per_second
 
 
+@pytest.mark.no_cover  # its dry runs are as long as a prediction's may be
 def test_a_device_that_is_not_planned_for_is_named_and_changes_no_plan() -> None:
     usual: list[Options] = [{"name": "usual", "count": 3, "gflops": 0.1, "mbps": 9.0}]
     liar: Options = {"name": "liar", "gflops": 0.1, "mbps": 0.0001}

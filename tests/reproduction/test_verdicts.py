@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,12 @@ from fedoptima.reproduction.verdicts import Row, Verdict, read_reasons, rows, ve
 PAPER = Path(__file__).parents[2] / "recipes" / "paper"
 MADE = Made("fedoptima reproduce", "abc", "2026-11-16", "a machine", "torch 2")
 CATALOGUE = read_catalogue(PAPER)
-QUEUE = queue(CATALOGUE, CATALOGUE.figures, Choice(seeds=2))
+
+
+@cache
+def planned() -> dict[str, list[Planned]]:
+    """Takes seconds: not while tests are collected, which every worker does."""
+    return queue(CATALOGUE, CATALOGUE.figures, Choice(seeds=2))
 
 
 def recorded(
@@ -25,9 +31,9 @@ def recorded(
     """Figures by label; ``rise``: what a curve climbs in an hour, up to the best accuracy."""
     records = Records(folder)
     records.add(
-        *(_record(run, values[run.label], rise) for run in QUEUE[figure] if run.label in values)
+        *(_record(run, values[run.label], rise) for run in planned()[figure] if run.label in values)
     )
-    return Results(QUEUE, records)
+    return Results(planned(), records)
 
 
 def _record(run: Planned, figures: dict[str, float], rise: float) -> Record:
@@ -54,7 +60,7 @@ def test_every_number_of_the_paper_is_told_by_a_figure_that_exists() -> None:
 
 
 def test_a_number_without_runs_is_not_run_and_has_the_command(tmp_path: Path) -> None:
-    it = Reproduction(CATALOGUE, QUEUE, Records(tmp_path), {})
+    it = Reproduction(CATALOGUE, planned(), Records(tmp_path), {})
     assert {row.verdict for row in rows(it.results, {})} == {Verdict.NOT_RUN}
     text = as_markdown(it)
     assert "| not run | `fedoptima reproduce accuracy-image --device cuda` |" in text
@@ -120,7 +126,7 @@ def test_times_are_those_to_a_similar_accuracy_and_never_is_told(tmp_path: Path)
     assert Row(number("a_image.time.fl"), [1.0, None], None).ours == "1x (1 of 2)"
     (hours, _) = ours(number("a_image.hours.fedoptima"), results)
     assert hours == pytest.approx(8.4, rel=0.01)
-    it = Reproduction(CATALOGUE, QUEUE, results.records, {})
+    it = Reproduction(CATALOGUE, planned(), results.records, {})
     table = table_of(it, "a_image")
     assert table[0].startswith("| method | seeds | best accuracy, % | time to 83.2 %, h |")
     assert table[2].startswith("| fedoptima | 2 | 84.0 ± 0.0 | 8.40 ± 0.00 |")
@@ -140,11 +146,11 @@ def test_a_table_without_pipar_says_what_pipar_would_take(tmp_path: Path) -> Non
     results.records.add(
         *(
             _record(run, {"seconds": 5 * paces[run.case.label], "epochs": 5.0}, 0.0)
-            for run in QUEUE["throughput-image"]
+            for run in planned()["throughput-image"]
             if run.workload == "a_image" and run.case.label in paces
         )
     )
-    notes = notes_of(Reproduction(CATALOGUE, QUEUE, results.records, {}), "a_image")
+    notes = notes_of(Reproduction(CATALOGUE, planned(), results.records, {}), "a_image")
     arithmetic = [note for note in notes if note.startswith("Estimate: ")]
     # FL takes 8.4 h and 3,024 s an epoch; PiPar would take 1,000 s.
     assert arithmetic[0].startswith(
@@ -156,7 +162,7 @@ def test_a_table_without_pipar_says_what_pipar_would_take(tmp_path: Path) -> Non
 
 
 def test_a_workload_on_which_nothing_was_trained_is_named(tmp_path: Path) -> None:
-    it = Reproduction(CATALOGUE, QUEUE, Records(tmp_path), {})
+    it = Reproduction(CATALOGUE, planned(), Records(tmp_path), {})
     untrained, same = notes_of(it, "b_image")
     command = "fedoptima reproduce accuracy-image --device cuda"
     assert untrained == f"No method has been trained on this yet: `{command}`."

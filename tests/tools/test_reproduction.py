@@ -6,14 +6,21 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
+from fedoptima.reproduction.document import Reproduction
 from fedoptima.reproduction.verdicts import Verdict, rows
 from tools.reproduction import DOCUMENT, README, RENEW, ROOT, document, readme, stored
 
-STORED = stored()
+
+@pytest.fixture(scope="module")
+def results() -> Reproduction:
+    """Takes seconds: not while tests are collected, which every worker does."""
+    return stored()
 
 
-def test_the_document_is_current() -> None:
-    assert DOCUMENT.read_text() == document(STORED), f"docs/reproduction.md: run {RENEW}"
+def test_the_document_is_current(results: Reproduction) -> None:
+    assert DOCUMENT.read_text() == document(results), f"docs/reproduction.md: run {RENEW}"
 
 
 def test_the_page_says_why_the_fits_guesses_are_not_ours() -> None:
@@ -28,22 +35,24 @@ def test_stored_results_name_no_folder_of_the_machine_they_were_made_on() -> Non
     assert not [path for path in stored_files if b"/tmp/" in path.read_bytes()]
 
 
-def test_the_table_in_readme_is_current() -> None:
+def test_the_table_in_readme_is_current(results: Reproduction) -> None:
     text = README.read_text()
-    assert text == readme(STORED, text), f"README.md: run {RENEW}"
+    assert text == readme(results, text), f"README.md: run {RENEW}"
     assert re.search(
         r"<!-- table of results: .* -->\n.*\| \*?\*?[Ff]ed[Oo]ptima.*<!-- end -->", text, re.S
     )
 
 
-def test_every_number_that_differs_has_a_reason() -> None:
-    differ = [row for row in rows(STORED.results, STORED.reasons) if row.verdict is Verdict.DIFFERS]
+def test_every_number_that_differs_has_a_reason(results: Reproduction) -> None:
+    differ = [
+        row for row in rows(results.results, results.reasons) if row.verdict is Verdict.DIFFERS
+    ]
     without = [row.stated.key for row in differ if row.reason is None]
     assert not without, f"give reasons in results/paper/reasons.toml for {', '.join(without)}"
 
 
-def test_every_reason_names_a_test_or_a_command_that_exists() -> None:
-    for reason in STORED.reasons.values():
+def test_every_reason_names_a_test_or_a_command_that_exists(results: Reproduction) -> None:
+    for reason in results.reasons.values():
         assert shows_something(reason.shown_by), reason
 
 
