@@ -110,6 +110,18 @@ def test_a_closed_terminal_asks_once_however_often_it_is_said(
 
 
 @pytest.mark.usefixtures("hang_up")
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_terminal_that_is_closed_while_a_run_stops_does_not_end_it_at_once(
+    first: signal.Signals,
+) -> None:
+    with Interrupt() as interrupted:
+        assert not interrupted()
+        signal.raise_signal(first)
+        signal.raise_signal(signal.SIGHUP)
+        assert interrupted()
+
+
+@pytest.mark.usefixtures("hang_up")
 def test_under_nohup_a_closed_terminal_is_nothing() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Interrupt() as interrupted:

@@ -189,7 +189,10 @@ def test_a_mistake_in_what_is_varied_is_said_before_anything_runs(tmp_path: Path
         ({"training.batch_sise": [5]}, "did you mean 'batch_size'?"),
         ({"training.batch_size": [2.5]}, "valid integer"),
         ({"fleet.devices.7.gflops": [1.0]}, "'7' is not one of the items here"),
-        ({"model": [nn.Linear(1, 1)]}, "model: Linear is no value of a recipe; .* simulate"),
+        (
+            {"model": [nn.Linear(1, 1)]},
+            "Linear is not a value that a recipe can hold .* simulate",
+        ),
         ({"fleet.scale": np.array([1])}, "is not a list of values"),
         ({}, "nothing is varied"),
     ):

@@ -22,10 +22,12 @@ from fedoptima.comparison.tuning import (
     write_choice,
 )
 from fedoptima.config.load import load_recipe
+from fedoptima.config.toml_text import toml_text
 from fedoptima.core.errors import ConfigError
 from fedoptima.experiments.given import Given
 from fedoptima.experiments.simulation import simulate
 from fedoptima.methods.registry import COMPARED
+from tests.cli.conftest import TINY
 from tests.comparison.recipes import tiny
 
 
@@ -123,6 +125,16 @@ def test_the_choice_is_a_recipe_with_the_cost_of_the_search(
     assert plain["cost"]["runs"] == sum(choice.runs for choice in choices) == 4
     assert plain["cost"]["wall_seconds"] == 7.0
     assert plain["conditions"] == {"data.validation": 0.1, "stop.epochs": 1}
+
+
+def test_the_choice_for_another_optimiser_is_a_recipe_that_can_be_read(tmp_path: Path) -> None:
+    batches = "batch_size = 50"
+    assert batches in TINY
+    sgd = TINY.replace(batches, f"{batches}, device = {{ momentum = 0.8, nesterov = true }}")
+    (tmp_path / "sgd.toml").write_text(sgd)
+    recipe = load_recipe(tmp_path / "sgd.toml", ["training.device.name=adam"])
+    (tmp_path / "tuned.toml").write_text(toml_text(tuned_recipe(recipe, ())))
+    assert load_recipe(tmp_path / "tuned.toml").training.device.name == "adam"
 
 
 def test_the_usual_grid_has_as_many_cells_for_every_method(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.data.dataset import Dataset
+from fedoptima.data.pictures import eight_bits
 from fedoptima.data.registry import load_dataset
 from fedoptima.data.use import Use
 from fedoptima.named_code import ANY_CODE
@@ -89,6 +90,11 @@ def test_an_image_of_16_bits_is_not_white(pets: Path, size: int | None) -> None:
     cats = dataset.train.read().tensor[dataset.train.labels == 0]
     assert cats[:, 0, 5, 5].unique().tolist() == [20_000 // 257]
     assert cats[:, 0, 0, 0].unique().tolist() == [255]
+
+
+def test_an_image_of_32_bits_that_uses_8_is_taken_as_it_is() -> None:
+    picture = Image.fromarray(np.array([[0, 128, 255]], np.int32))
+    assert np.asarray(eight_bits(picture, "x.tiff")).tolist() == [[0, 128, 255]]
 
 
 def test_an_image_of_fractions_is_refused(pets: Path) -> None:

@@ -58,7 +58,7 @@ def test_any_class_of_torch_is_named_for_each_side() -> None:
 
 def test_momentum_beside_an_optimiser_that_takes_none_is_refused() -> None:
     given = training(server={"name": "adam", "momentum": 0.9})
-    with pytest.raises(ConfigError, match=r"momentum.*: adam does not take it, only sgd does"):
+    with pytest.raises(ConfigError, match=r"momentum.*: is read for name = 'sgd' only"):
         run(training=given)
 
 

@@ -179,3 +179,47 @@ def test_a_cut_is_never_where_the_samples_do_not_come_first(length: int) -> None
             sent = call(cuts.part(0, split), words[:rows])
             assert isinstance(sent, Tensor)
             assert sent.shape[0] == rows
+
+
+class Masked(Plain):
+    """Two buffers as transformers have them: -inf above the diagonal, and one that is expanded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+        self.register_buffer("places", torch.zeros(4).expand(3, -1), persistent=False)
+        self.register_buffer("calls", torch.zeros(()))
+
+
+def test_infinite_numbers_in_a_buffer_hide_no_difference() -> None:
+    model = Masked()
+    other = deepcopy(model)
+    other.calls += 1
+    assert difference(model, other, EXAMPLE) == "another buffer 'calls', in training"
+
+
+def test_a_buffer_that_cannot_be_written_to_is_left_as_it_is() -> None:
+    assert len(cuttable(Masked(), EXAMPLE).names) > 1
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+    def forward(self, values: Tensor) -> Tensor:
+        output: Tensor = self.out(self.inner(self.first(values)))
+        return output
+
+
+def test_a_model_that_has_changed_is_tried_out_again() -> None:
+    torch.manual_seed(1)
+    model = Nested()
+    fleet = {"server": {"gflops": 1.0}, "devices": [{"name": "one", "gflops": 1.0}]}
+    data = (torch.randn(20, 4), torch.randint(0, 2, (20,)))
+    hook = model.inner.register_full_backward_hook(lambda _, gradients, __: (gradients[0] * 2,))
+    with pytest.raises(ConfigError, match="would not learn what it learns whole"):
+        cuttable(model, EXAMPLE)
+    hook.remove()
+    fedoptima.simulate(model=model, train=data, test=data, fleet=fleet, epochs=1)

@@ -162,7 +162,7 @@ def _check_values(vary: Mapping[str, Sequence[object]]) -> None:
                 json.dumps(value)
             except (TypeError, ValueError):
                 raise ConfigError(
-                    f"vary: {key}: {type(value).__name__} is no value of a recipe; give numbers, "
-                    "text, lists or dicts, code by its name "
+                    f"vary: {key}: {type(value).__name__} is not a value that a recipe can "
+                    "hold (numpy: .item()); give numbers, text, lists or dicts, code by its name "
                     "('package.module:function'), or call simulate() for each"
                 ) from None

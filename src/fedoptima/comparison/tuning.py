@@ -30,6 +30,7 @@ from fedoptima.config.load import set_key, unset_in_methods, validate
 from fedoptima.config.own_settings import TABLES, laid_over
 from fedoptima.config.schema import Recipe
 from fedoptima.config.toml_text import toml_text
+from fedoptima.config.unused import OF_SGD_ALONE
 from fedoptima.core.errors import ConfigError
 from fedoptima.trace.run_folder import write_whole
 
@@ -169,8 +170,19 @@ def tuned_recipe(recipe: Recipe, choices: Iterable[Choice]) -> dict[str, Any]:
                 if value is not None:  # which is the default
                     set_key(own, recipe_key(key), value)
         methods[choice.method] = laid_over(before, own)
+    for place in (table, *methods.values()):
+        _leave_out_unused(place.get("training", {}))
     validate(Recipe, table, recipe.name)
     return table
+
+
+def _leave_out_unused(training: dict[str, Any]) -> None:
+    """sgd's keys beside an optimiser that was set over it: in one file they are refused."""
+    for side in ("device", "server"):
+        settings = training.get(side, {})
+        if settings.get("name", "sgd") != "sgd":
+            for key in OF_SGD_ALONE:
+                settings.pop(key, None)
 
 
 # ---- what is written -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from fedoptima.config.own_settings import laid_over
 from fedoptima.core.errors import ConfigError
 
-_OF_SGD_ALONE = ("momentum", "nesterov")
+OF_SGD_ALONE = ("momentum", "nesterov")
 
 
 def refuse_unused(written: Mapping[str, Any], whole: Mapping[str, Any], where: str) -> None:
@@ -30,12 +30,12 @@ def _unused(written: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[st
     for side in ("device", "server"):
         given = _table(_table(written, "training"), side)
         name = _table(_table(whole, "training"), side).get("name", "sgd")
-        for key in _OF_SGD_ALONE if name != "sgd" else ():
-            if key in given:
+        for key in OF_SGD_ALONE if name != "sgd" else ():
+            if given.get(key):
                 yield (
-                    f"training.{side}.{key}: {name} does not take it, only sgd does; leave it out. "
-                    f"What {name} takes is learning_rate, weight_decay and its own arguments, by "
-                    "name, in options" + _EXAMPLES.get(name, "")
+                    f"training.{side}.{key}: is read for name = 'sgd' only, not for {name}; leave "
+                    f"it out. What {name} takes is learning_rate, weight_decay and its own "
+                    "arguments, by name, in options" + _EXAMPLES.get(name, "")
                 )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedoptima.core.errors import ConfigError
 
-_MOST = 65_535
+_MOST, _MOST_OF_8 = 65_535, 255
 
 
 def eight_bits(picture: Any, where: str) -> Any:
@@ -21,6 +21,8 @@ def eight_bits(picture: Any, where: str) -> Any:
     if picture.mode == "F" or values.min() < 0 or values.max() > _MOST:
         raise ConfigError(
             f"{where}: pixels are from {values.min():g} to {values.max():g} (mode "
-            f"{picture.mode}); store the image with 8 or 16 bits for each"
+            f"{picture.mode}); store the image with 8 or 16 bits per pixel"
         )
+    if picture.mode == "I" and values.max() <= _MOST_OF_8:  # 32 bits, of which 8 are in use
+        return Image.fromarray(values.astype(np.uint8))
     return Image.fromarray((values // 257).astype(np.uint8))

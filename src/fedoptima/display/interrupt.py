@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType, TracebackType
 
 from fedoptima.display.closed_terminal import let_go_of_closed_terminals
@@ -71,15 +72,20 @@ class Interrupt:
             return
         if number == signal.SIGHUP:
             # For good: the shell and the system send one each, and the second is no second wish.
+            if self._before.pop(signal.SIGHUP, None) is None:
+                return
             signal.signal(number, signal.SIG_IGN)
-            self._before.pop(signal.SIGHUP)
             let_go_of_closed_terminals()
+            if self._wanted:  # it is stopping already
+                return
         if self._wanted or not self._asked:
             raise KeyboardInterrupt
         self._wanted = True
         if self._say is None:
             # Not through a console: the handler may have come in the middle of one's own output.
-            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{_NOTICE}\n".encode())
+            with suppress(OSError):  # nobody may be left to read it
+                notice = f"\n{_NOTICE}\n".encode()
+                os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, notice)
 
 
 def _ignores_hang_up() -> bool:

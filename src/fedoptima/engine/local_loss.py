@@ -40,7 +40,10 @@ def changed_loss(hook: LocalLoss, loss: Tensor, learner: Learner, received: Tens
         found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
         raise ConfigError(f"the method's local_loss returned {found}: it must return one loss")
     if loss.requires_grad and not made.requires_grad:
-        raise ConfigError("the method's local_loss returned a loss without a gradient")
+        raise ConfigError(
+            "the method's local_loss returned a loss without a gradient; return the loss plus what "
+            "you add, computed from weights without detach(), .item() or torch.no_grad"
+        )
     if _versions(weights, began) != versions:
         raise ConfigError(
             "the method's local_loss has changed weights or received in place; it may only read "

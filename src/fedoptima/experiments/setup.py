@@ -47,6 +47,7 @@ from fedoptima.experiments.planned_form import with_form
 from fedoptima.experiments.workers import workers_for
 from fedoptima.models.registry import build_model
 from fedoptima.named_code import AllowedCode
+from fedoptima.preprocess.cuts import forget_agreement
 from fedoptima.preprocess.stored_costs import StoredCosts, find_costs
 from fedoptima.sim.executor import Executor, Inline, OnStreams
 from fedoptima.sim.fleet import Fleet, build_fleet
@@ -124,6 +125,7 @@ def prepare_run(
     model = given.model or _build_model(recipe, dataset, given.code)
     check_complete(model)
     check_copies(model)
+    forget_agreement(model)
     check_trained(model)
     workload = Workload(
         model=model,

@@ -158,6 +158,11 @@ def _blocks(segments: Segments, example: object) -> Cuttable:
     return Cuttable(names, segments, (*starts, len(segments)))
 
 
+def forget_agreement(model: nn.Module) -> None:
+    """It may have changed since it was tried out: hooks come and go."""
+    _differences.pop(model, None)
+
+
 def _check_agreement(model: nn.Module, cuts: Cuttable, example: object) -> None:
     """Refuse pieces that would learn something else than the model; one block is never cut."""
     if len(cuts.names) < 2:

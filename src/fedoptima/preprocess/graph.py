@@ -235,7 +235,8 @@ def _trace(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
 
 def _traced(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
     modes = {module: module.training for module in model.modules()}
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # forward may write there
+    # The forward may write there. Not all can be written to: an expanded one cannot.
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in model.buffers()]
     # Two roots, because a tracer leaves the constants it meets on its root.
     evaluating, training = _OneInput(model, example), _OneInput(model, example)
     try:
@@ -250,8 +251,9 @@ def _traced(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
         for module, mode in modes.items():
             module.training = mode
         with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
+            for buffer, version, value in buffers:
+                if buffer._version != version:
+                    buffer.copy_(value)
     if str(evaluated) != str(trained):
         raise CannotTrace(
             f"model {type(model).__name__}: its forward reads self.training, which a traced part "

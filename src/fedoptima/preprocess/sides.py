@@ -156,8 +156,14 @@ def _build_light(
 
 def _learns(device: nn.Module, example: object) -> bool:
     """Whether a gradient of what it sends reaches a weight: none does through torch.no_grad."""
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        return any(t.requires_grad for t in tensors_of(call(deepcopy(device).train(), example)))
+    if not any(parameter.requires_grad for parameter in device.parameters()):
+        return False
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            output = call(deepcopy(device).train(), example)
+    except Exception:  # whoever trains it says what is wrong
+        return True
+    return any(tensor.requires_grad for tensor in tensors_of(output))
 
 
 def _activation(device: nn.Module, example: object) -> object:

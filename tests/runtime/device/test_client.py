@@ -201,7 +201,7 @@ def test_a_port_of_another_protocol_is_called_that(tmp_path: Path, words: bytes)
         async with await asyncio.start_server(answer, "127.0.0.1") as server:
             await impatient(tmp_path, server.sockets[0].getsockname()[1]).run()
 
-    with pytest.raises(Unreachable, match=r"for 0 s: .* speaks another protocol: check the port"):
+    with pytest.raises(Unreachable, match=r"for 0 s: .* speaks another protocol; check the port"):
         asyncio.run(story())
 
 

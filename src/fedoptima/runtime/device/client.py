@@ -301,7 +301,7 @@ class Device:
             timeout=self._patience,
         )
         if found is None and _NO_HTTP2 in details:
-            return "no fedoptima server: what answers there speaks another protocol: check the port"
+            return "not a fedoptima server: it speaks another protocol; check the port"
         if found is None:
             return details.rpartition(_NOT_CONNECTED)[2] or code.name
         if self._stays and self._let_in:

@@ -296,7 +296,10 @@ class Gateways:
             failures = failures + 1 if time.monotonic() - gateway.began < _SOON else 0
             try:
                 if failures >= _MOST_FAILURES:
-                    raise FedOptimaError(f"gateway {number} keeps ending")
+                    raise FedOptimaError(
+                        f"gateway {number} has ended {failures} times right after its start; the "
+                        "log above says why, or start the server without --gateways"
+                    )
                 _, gateway = await self._opened(number)
             except Exception as error:
                 self.node.fail(error)
