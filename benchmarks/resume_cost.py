@@ -98,11 +98,13 @@ def lengthen(folder: Path, records: int) -> None:
         size, more = _lengthen(file, nbytes, wanted // len(files) - known)
         state["devices"][file.name.removesuffix(".jsonl.gz")] = [size, known + more, last]
     (checkpoint / "state.json").write_text(json.dumps(state))
+    checksums = checkpoint / "SHA256SUMS"
+    names = [line.split()[1] for line in checksums.read_text().splitlines()]
     sums = (
         f"{hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()}  {name}\n"
-        for name in ("state.json", "tensors.safetensors")
+        for name in names
     )
-    (checkpoint / "SHA256SUMS").write_text("".join(sums))
+    checksums.write_text("".join(sums))
 
 
 def _lengthen(trace: Path, nbytes: int, records: int) -> tuple[int, int]:
