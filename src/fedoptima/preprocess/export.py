@@ -3,16 +3,19 @@
 A graph holds the value that ``self.training`` had, so there is one of the model in training and one
 of it in evaluation, over the same tensors. The batch is a symbol in both. It takes seconds, so what
 was made is kept as long as the model lives.
+
+Nothing symbolic is kept: while one thread exports, torch traces the arithmetic with symbols of
+every thread, and an export of another node would run into a comparison of sizes here.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,6 +28,20 @@ from fedoptima.preprocess.user_code import WAY_OUT, CannotTrace, line_of, reason
 
 ROOT = "model."  # of the tensors' names: the model is a part of what is exported
 MODES = (True, False)  # training, evaluation
+BATCH = "batch"  # in a shape: as many as there are samples
+
+_VALUE = "fedoptima_value"  # what a node computes, in its meta
+
+
+@dataclass(frozen=True)
+class TensorValue:
+    """What is known of a tensor in a graph."""
+
+    shape: tuple[int | str, ...]  # a word where the size depends on the batch
+    dtype: torch.dtype
+
+
+Value = TensorValue | int | str | None  # a tensor, a size, or something else
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,11 @@ class Exported:
     inputs: tuple[fx.Node, ...]  # what the model takes in
     keys: tuple[str, ...]  # their names, where the inputs are a mapping
     constants: Mapping[str, object]  # by name: tensors and modules that the model does not hold
-    batch: object  # the symbol
+
+
+def value_of(node: fx.Node) -> Value:
+    """What a node of an exported graph computes."""
+    return cast(Value, node.meta.get(_VALUE))
 
 
 Both = tuple[Exported, Exported]
@@ -128,6 +149,7 @@ def _with_names(program: Any, training: bool, keys: tuple[str, ...]) -> Exported
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     inputs: list[fx.Node] = []
+    described = _description(program)
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in names:
             copies[node] = graph.get_attr(names[node.name].removeprefix(ROOT))
@@ -147,8 +169,28 @@ def _with_names(program: Any, training: bool, keys: tuple[str, ...]) -> Exported
             copies[node] = graph.node_copy(node, copies.__getitem__)
             if node.op == "placeholder":
                 inputs.append(copies[node])
-        copies[node].meta = dict(node.meta)
+        kept = {"nn_module_stack": node.meta.get("nn_module_stack", {})}
+        copies[node].meta = {**kept, _VALUE: described(node.meta.get("val"))}
     if len(program.graph.output_node().args[0]) != 1:
         raise ConfigError("the model returns more than one tensor; it must return its logits")
-    used = [node for node in inputs if isinstance(node.meta.get("val"), Tensor)]
-    return Exported(graph, tuple(used), keys, constants, used[0].meta["val"].shape[0])
+    used = tuple(node for node in inputs if isinstance(value_of(node), TensorValue))
+    return Exported(graph, used, keys, constants)
+
+
+def _description(program: Any) -> Callable[[object], Value]:
+    """Of the values of a program, in plain numbers and words."""
+    taken = (n for n in program.graph.nodes if n.name in program.graph_signature.user_inputs)
+    values = (node.meta.get("val") for node in taken)
+    batch = next(value.shape[0] for value in values if isinstance(value, Tensor))
+
+    def size(value: int | torch.SymInt) -> int | str:
+        if isinstance(value, int):
+            return value
+        return BATCH if value == batch else str(value)
+
+    def described(value: object) -> Value:
+        if isinstance(value, Tensor):
+            return TensorValue(tuple(map(size, value.shape)), value.dtype)
+        return size(value) if isinstance(value, int | torch.SymInt) else None
+
+    return described

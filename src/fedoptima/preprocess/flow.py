@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from fedoptima.preprocess.export import ROOT, Exported
+from fedoptima.preprocess.export import BATCH, ROOT, Exported, TensorValue, value_of
 
 Kinds = tuple[tuple[tuple[int, ...], torch.dtype], ...]  # without the batch
 _BATCH_SIZE = torch.ops.aten.sym_size.int
@@ -28,8 +28,8 @@ class Place:
 
     @property
     def kinds(self) -> Kinds:
-        values = [node.meta["val"] for node in self.crossing]
-        return tuple((tuple(value.shape[1:]), value.dtype) for value in values)
+        values = [cast(TensorValue, value_of(node)) for node in self.crossing]
+        return tuple((cast(tuple[int, ...], value.shape[1:]), value.dtype) for value in values)
 
     @property
     def nbytes(self) -> int:
@@ -111,7 +111,8 @@ class Flow:
                 name = node.name.removeprefix("inputs_")
                 return f"what comes after it needs the data themselves ({name}), which never cross"
             if not self._may_be_sent(node):
-                shape = "x".join(map(str, getattr(node.meta.get("val"), "shape", ())))
+                value = value_of(node)
+                shape = "x".join(map(str, value.shape)) if isinstance(value, TensorValue) else ""
                 return f"a tensor without the samples first would cross ({node.name}, {shape})"
         return None
 
@@ -126,7 +127,7 @@ class Flow:
         return inside[-1] + 1 if inside else None
 
     def is_batch_size(self, node: fx.Node) -> bool:
-        return node.target is _BATCH_SIZE and node.meta.get("val") == self.exported.batch
+        return node.target is _BATCH_SIZE and value_of(node) == BATCH
 
     def _repeats(self, node: fx.Node) -> bool:
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -155,11 +156,11 @@ class Flow:
         return frozenset(found)
 
     def _may_be_sent(self, node: fx.Node) -> bool:
-        value = node.meta.get("val")
-        if not isinstance(value, Tensor) or not value.dim() or node in self._raw:
+        value = value_of(node)
+        if not isinstance(value, TensorValue) or not value.shape or node in self._raw:
             return False
-        batch, *others = value.shape
-        return batch == self.exported.batch and all(isinstance(size, int) for size in others)
+        first, *others = value.shape
+        return first == BATCH and all(isinstance(size, int) for size in others)
 
     def _crossings(self) -> Iterator[Place]:
         """Of every place, from before the first node to behind the last."""

@@ -8,8 +8,8 @@ a block of its own: cutting before it would save neither work nor bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from threading import RLock
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import RLock, get_ident
 from typing import Any, cast
 
 import torch
@@ -220,7 +220,31 @@ class _OneInput(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Looks inside the model itself even where its class is one of torch's own."""
+    """Looks inside the model itself even where its class is one of torch's own.
+
+    While fx traces, every module of the process calls its tracer; those of other threads (a server
+    that trains while its evaluation cuts the model) are let through.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = get_ident()
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         whole = f"{module_qualified_name}." == _ROOT
