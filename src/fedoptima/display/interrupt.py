@@ -4,6 +4,9 @@ A run is asked between two events, where its state is whole. Before it is asked 
 there is nothing to save, so until then Ctrl-C ends the program as always; but not while torch is
 being loaded, whose own code would be torn down in the middle, and abort.
 
+Where an event loop runs inside, the second one ends it between two of its callbacks. Raised in the
+middle of one, it would get lost now and then: gRPC's callbacks have nobody to raise it to.
+
 A service manager (SIGTERM) and a terminal that is closed (SIGHUP) ask for the same. A program under
 nohup ignores SIGHUP from its start, and goes on ignoring it.
 """
@@ -14,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
@@ -37,6 +41,7 @@ class Interrupt:
         self._signals = signals
         self._asked = False
         self._wanted = False
+        self._ending = False
 
     def __call__(self) -> bool:
         self._asked = True
@@ -51,6 +56,7 @@ class Interrupt:
         return self._wanted
 
     def __enter__(self) -> Interrupt:
+        self._outside = _running_loop()  # a notebook's: it goes on when what is inside has ended
         heard = [s for s in self._signals if s != signal.SIGHUP or not _ignores_hang_up()]
         self._before = {s: signal.signal(s, self._pressed) for s in heard}
         return self
@@ -79,13 +85,32 @@ class Interrupt:
             if self._wanted:  # it is stopping already
                 return
         if self._wanted or not self._asked:
-            raise KeyboardInterrupt
+            self._end()
+            return
         self._wanted = True
         if self._say is None:
             # Not through a console: the handler may have come in the middle of one's own output.
             with suppress(OSError):  # nobody may be left to read it
                 notice = f"\n{_NOTICE}\n".encode()
                 os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, notice)
+
+    def _end(self) -> None:
+        loop = _running_loop()
+        if loop is None or loop is self._outside or self._ending:  # at the third press it hangs
+            raise KeyboardInterrupt
+        self._ending = True
+        loop.call_soon_threadsafe(_raise_interrupt)  # wakes it, also from a signal handler
+
+
+def _raise_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _running_loop() -> AbstractEventLoop | None:
+    try:
+        return get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _ignores_hang_up() -> bool:
