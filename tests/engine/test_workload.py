@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedoptima.core.errors import ConfigError
+from fedoptima.core.method import ServerTraining
 from tests.engine.bench import Bench, dense_model, same, samples
 
 
@@ -71,3 +73,14 @@ def test_an_example_is_made_of_one_sample_if_there_is_no_other() -> None:
 def test_a_batch_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="batch = 0"):
         Bench(dense_model(), samples()).workload.measure_speed(batch=0)
+
+
+def test_copies_on_the_server_share_nothing_unless_robust_merging_compares_their_steps() -> None:
+    """Side by side, one would read on a GPU what another is still computing."""
+    own = Bench(
+        dense_model(), samples(), auxiliary="none", training=ServerTraining.PER_DEVICE
+    ).workload
+    assert own.copies_share_nothing
+    assert not replace(own, robust="refuse").copies_share_nothing
+    assert not replace(own, local_loss=lambda loss, weights, received: loss).copies_share_nothing
+    assert not Bench(dense_model(), samples()).workload.copies_share_nothing

@@ -92,6 +92,12 @@ class Workload:
         return ours and self.robust == "none" and not hooked
 
     @property
+    def copies_share_nothing(self) -> bool:
+        """Steps of different copies may run side by side on a GPU. Robust merging compares each
+        with the last ones of the others, and what a user wrote may remember them."""
+        return self.has_copies and self.server_records
+
+    @property
     def task(self) -> Task:
         return self.dataset.task
 

@@ -79,7 +79,7 @@ class GraphedServer(ServerEngine):
         torch.cuda.synchronize(self._workload.compute)
 
     def _lane(self, job: ServerStep) -> Recorder:
-        if not self._workload.has_copies:
+        if not self._workload.copies_share_nothing:
             return self._recorder
         if job.origin not in self._lanes:
             lane = self._lanes[job.origin] = Recorder(self._workload.compute)
