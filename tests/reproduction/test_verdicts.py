@@ -8,7 +8,13 @@ import pytest
 from fedoptima.core.errors import ConfigError
 from fedoptima.paper_numbers import NUMBERS, Measure, PaperNumber, number
 from fedoptima.reproduction.catalogue import read_catalogue
-from fedoptima.reproduction.document import Reproduction, as_markdown, notes_of, table_of
+from fedoptima.reproduction.document import (
+    Reproduction,
+    as_markdown,
+    notes_of,
+    table_of,
+    what,
+)
 from fedoptima.reproduction.ours import Results, beside, figure_of, ours
 from fedoptima.reproduction.planned import Choice, Planned, queue
 from fedoptima.reproduction.records import Made, Record, Records
@@ -187,6 +193,40 @@ def test_a_verdict_says_who_is_better(
     assert (
         verdict_of(PaperNumber("k", "a_image", measure, method, paper, "Sec. 6"), [mine]) is verdict
     )
+
+
+def test_a_gain_in_accuracy_is_one_over_the_best_variant_of_the_same_seed(tmp_path: Path) -> None:
+    best = {"default": 0.42, "none": 0.35, "classifier": 0.30, "deep": 0.43}
+    results = recorded(
+        tmp_path,
+        "auxiliary",
+        {
+            f"b_image: fedoptima, auxiliary={kind}": {"best_accuracy": accuracy}
+            for kind, accuracy in best.items()
+        },
+    )
+    stated = number("b_image.auxiliary.variants")
+    assert ours(stated, results) == pytest.approx([-0.01, -0.01])
+    assert ours(number("b_image.auxiliary.default"), results) == [0.42, 0.42]
+    assert what(stated) == "b_image: fedoptima, accuracy gained over the best auxiliary variant"
+    assert verdict_of(stated, [-0.01]) is Verdict.DIFFERS
+    assert verdict_of(stated, [0.05]) is Verdict.AGREES
+
+
+def test_a_gain_that_is_lost_among_seeds_does_not_agree(tmp_path: Path) -> None:
+    values = {"counter": 0.842, "fifo": 0.841}
+    results = recorded(
+        tmp_path,
+        "scheduler",
+        {
+            f"a_image: fedoptima, scheduler={kind}": {"best_accuracy": accuracy}
+            for kind, accuracy in values.items()
+        },
+    )
+    stated = number("a_image.scheduler")
+    assert ours(stated, results) == pytest.approx([0.001, 0.001])
+    assert verdict_of(stated, ours(stated, results)) is Verdict.DIFFERS
+    assert verdict_of(stated, [0.008]) is Verdict.AGREES
 
 
 def test_more_than_about_so_much_is_better() -> None:

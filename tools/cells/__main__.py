@@ -17,7 +17,8 @@ authors' number.
 --devices leaves cells out; --set changes the recipe, methods.fedoptima.reuse=false the form of
 FedOptima+. What is finished is never run again, also after a kill: call the same command again.
 --limit-seconds stops it earlier, --merge takes over finished runs of another folder, --show runs
-nothing. Writes DIR/<recipe>.json and DIR/<recipe>.md, also of what is there so far.
+nothing. Writes DIR/<recipe>.json and DIR/<recipe>.md, also of what is there so far. What
+DIR/<recipe>_choice.json has is not chosen again: for another --set, give another DIR.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fedoptima.config.schema import Recipe
 from fedoptima.display.comparison_progress import pool_view
 from fedoptima.display.interrupt import Interrupt
 from fedoptima.experiments.run_directory import RunDirectory, make_folder
-from fedoptima.reproduction.records import Records
+from fedoptima.reproduction.records import Records, counted_origins
 from fedoptima.reproduction.work import Session, work
 from fedoptima.trace.run_folder import write_whole
 from tools.cells.choice import Cell, Plain, choices, entries
@@ -84,7 +85,9 @@ def main(arguments: Sequence[str] | None = None, grid: Grid | None = None) -> in
         print(line, file=sys.stderr)
     if queue:
         rows = list(rows_of(found, records, targets))
-        record: Plain = {"recipe": recipe.name, **vars(session.made(queue[0]))}
+        ready = [record for run in queue if (record := records.get(run.id)) is not None]
+        made = [{"runs": count, **vars(each)} for each, count in counted_origins(ready)]
+        record: Plain = {"recipe": recipe.name, "made": made}
         record |= {"seeds": list(seeds), "epochs": given.epochs, "targets": list(targets)}
         record |= {"left": outcome.left, "rows": rows, "verdicts": verdicts(rows, targets)}
         record["choice"] = {Cell(recipe, c).name: choice for c, choice in chosen.items()}

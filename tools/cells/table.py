@@ -87,9 +87,14 @@ def markdown(record: Plain, targets: Sequence[float]) -> str:
     for cell in record["verdicts"]:
         told = [_ratio(cell["ratios"][name]) for name in names]
         text.append(f"| x {cell['devices']}, {cell['mbps']:g} Mbps | {' | '.join(told)} |")
-    about = ("command", "commit", "date", "machine", "versions", "seeds", "epochs")
-    text += ["", *(f"- {key}: {record[key]}" for key in about), ""]
+    about = [f"- {key}: {', '.join(f'{n:g}' for n in record[key])}" for key in ("seeds", "epochs")]
+    text += ["", *about, *map(_origin, record["made"]), ""]
     return "\n".join(text)
+
+
+def _origin(made: Plain) -> str:
+    by = f"{made['date']}, {made['commit']}, {made['versions']}; {made['machine']}"
+    return f"- runs: {made['runs']} by `{made['command']}` ({by})"
 
 
 def _ratio(ratio: float | None) -> str:

@@ -65,7 +65,7 @@ def figure_of(stated: PaperNumber) -> str:
         case Measure.RETENTION:
             return f"unstable-{str(stated.workload)[0]}"
         case Measure.ACCURACY_GAIN:
-            return "scheduler"
+            return "auxiliary" if ".auxiliary." in stated.key else "scheduler"
     if "geneous" in stated.key:
         return "homogeneous"
     return "auxiliary" if ".auxiliary." in stated.key else f"accuracy-{task}"
@@ -118,13 +118,6 @@ def _accuracy(stated: PaperNumber, results: Results) -> list[Value]:
             if case.method == stated.method and preset.endswith("homogeneous") == even:
                 return _best(seeds)
         return []
-    if stated.key.endswith(".variants"):
-        variants = [
-            _best(seeds)
-            for case, seeds in results.of(figure, workload).items()
-            if dict(case.settings).get("method.auxiliary") != "default"
-        ]
-        return [max(v for v in each if v is not None) for each in zip(*variants, strict=False)]
     if figure == "auxiliary":
         return _best(results.method(figure, workload, stated.method, auxiliary="default"))
     return _best(results.method(figure, workload, stated.method))
@@ -135,12 +128,21 @@ def _best(seeds: BySeed) -> list[Value]:
 
 
 def _gain(stated: PaperNumber, results: Results) -> list[Value]:
-    counter, fifo = (
-        results.method("scheduler", str(stated.workload), FEDOPTIMA, scheduler=name)
-        for name in ("counter", "fifo")
-    )
-    both = [(counter[seed], fifo[seed]) for seed in counter if seed in fifo]
-    return [_figure(a, "best_accuracy") - _figure(b, "best_accuracy") for a, b in both]
+    """Seed by seed, over the best of all variants of the figure that were run with that seed."""
+    cases = results.of(figure_of(stated), str(stated.workload))
+    default = {
+        seed: record
+        for case, seeds in cases.items()
+        if set(dict(case.settings).values()) <= {"default", "counter"}
+        for seed, record in seeds.items()
+    }
+    gains = list[Value]()
+    for seed, record in default.items():
+        others = [seeds[seed] for seeds in cases.values() if seeds.get(seed, record) is not record]
+        if others:
+            best = max(_figure(other, "best_accuracy") for other in others)
+            gains.append(_figure(record, "best_accuracy") - best)
+    return gains
 
 
 def _hours(stated: PaperNumber, results: Results) -> list[Value]:

@@ -7,6 +7,7 @@ Folders of several machines are put together by reading them all; a run is known
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -35,6 +36,12 @@ class Made:
     date: str
     machine: str
     versions: str
+
+
+def counted_origins(records: Iterable[Record]) -> list[tuple[Made, int]]:
+    """How many of the records came about in each way, the oldest first."""
+    counts = Counter(record.made for record in records)
+    return sorted(counts.items(), key=lambda item: (item[0].date, item[0].command))
 
 
 @dataclass(frozen=True)
