@@ -81,6 +81,17 @@ def test_copies_on_the_server_share_nothing_unless_robust_merging_compares_their
         dense_model(), samples(), auxiliary="none", training=ServerTraining.PER_DEVICE
     ).workload
     assert own.copies_share_nothing
+    task = replace(own.task, loss=lambda outputs, labels: outputs.sum())
+    assert not replace(own, dataset=replace(own.dataset, task=task)).copies_share_nothing
     assert not replace(own, robust="refuse").copies_share_nothing
     assert not replace(own, local_loss=lambda loss, weights, received: loss).copies_share_nothing
     assert not Bench(dense_model(), samples()).workload.copies_share_nothing
+
+
+def test_steps_that_draw_in_recurrent_layers_are_not_recorded() -> None:
+    """On a GPU all of them draw from one state."""
+    draws, one = (nn.LSTM(6, 4, num_layers=n, dropout=0.2 * (n > 1)) for n in (2, 1))
+    workload = Bench(dense_model(), samples()).workload
+    assert workload.server_records
+    assert replace(workload, model=one).server_records
+    assert not replace(workload, model=draws).server_records

@@ -1,13 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedoptima.core.errors import ConfigError
 from fedoptima.named_code import NO_CODE
-from fedoptima.tasks.ready import build_task, dense, regression, token_level
-from fedoptima.tasks.task import Task
+from fedoptima.tasks.ready import (
+    build_task,
+    classification,
+    dense,
+    is_ours,
+    regression,
+    token_level,
+)
+from fedoptima.tasks.task import Loss, Task
 
 HERE = "tests.tasks.test_ready"
 
@@ -27,6 +37,28 @@ def share(predictions: Tensor, labels: Tensor) -> float:
 def test_the_loss_of_numbers_does_not_spread_over_a_square() -> None:
     outputs, labels = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 4.0])
     assert regression().loss(outputs, labels) == 2.0
+
+
+class Remembers(nn.CrossEntropyLoss):
+    """What a user may write: on a GPU its calls must come one after the other."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "ours"),
+    [
+        (None, True),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), True),
+        (partial(nn.functional.cross_entropy, label_smoothing=0.1), True),
+        (Remembers(), False),
+        (lambda outputs, labels: outputs.sum(), False),
+    ],
+)
+@pytest.mark.parametrize("build", [classification, regression, token_level])
+def test_a_loss_of_torchs_is_told_from_one_of_the_users(
+    build: Callable[..., Task], loss: Loss | None, ours: bool
+) -> None:
+    task = build() if loss is None else build(loss=loss)
+    assert is_ours(task.loss) is ours
 
 
 def test_a_batch_of_padding_alone_has_a_loss_of_zero() -> None:

@@ -76,7 +76,10 @@ def arrived(payload: Payload, compute: torch.device) -> Tensors:
     if isinstance(tensors, Staged):
         tensors.settle(compute)
         return tensors
-    return {name: tensor.to(compute, non_blocking=True) for name, tensor in tensors.items()}
+    moved = {name: tensor.to(compute, non_blocking=True) for name, tensor in tensors.items()}
+    for tensor in moved.values():  # of a checkpoint: it was there, in memory of another stream
+        tensor.record_stream(current_stream(compute))
+    return moved
 
 
 def all_arrive(compute: torch.device) -> None:

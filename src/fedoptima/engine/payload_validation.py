@@ -116,7 +116,9 @@ class ExpectedModel:
         for name, allowed in self._ranges.items():
             if name not in self._infinite:
                 values.check(name, allowed)
-            elif not _like(self._infinite[name], tensors[name], allowed):
+        # After the others: their values were read, so a GPU has finished with these, too.
+        for name, first in self._infinite.items():
+            if not _like(first, tensors[name], self._ranges[name]):
                 raise NotFinite(diverged(f"{name} holds NaN or Infinity where the plan's does not"))
 
 

@@ -45,7 +45,7 @@ from fedoptima.preprocess.sides import MeasuredCosts, Sides, build_sides
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.tasks.checks import check_loss_of, check_output
 from fedoptima.tasks.labels import LabelRule
-from fedoptima.tasks.ready import READY, TORCHS_OWN
+from fedoptima.tasks.ready import TORCHS_OWN, is_ours
 from fedoptima.tasks.task import Loss, Task
 
 _EXAMPLE = 2  # samples: batch-norm layers refuse a batch of one
@@ -88,6 +88,7 @@ class Workload:
     def server_records(self) -> bool:
         """The server's steps can be recorded: nothing in them asks a GPU for a value."""
         ours = self.server_code.build is None and self.loss_is_ours
+        ours = ours and not self.draws_in_recurrent_layers
         hooked = self.has_copies and self.local_loss is not None
         return ours and self.robust == "none" and not hooked
 
@@ -109,8 +110,16 @@ class Workload:
 
     @property
     def loss_is_ours(self) -> bool:
-        """Then it can be recorded: what a user wrote may ask a GPU for a value."""
-        return self.task.name in READY
+        """Then it can be recorded: what a user wrote may ask a GPU for a value, or remember."""
+        return is_ours(self.task.loss)
+
+    @cached_property
+    def draws_in_recurrent_layers(self) -> bool:
+        """On a GPU, torch's recurrent layers draw dropout from one state that all of them share:
+        recorded steps of several devices would use it at the same time."""
+        return any(
+            isinstance(part, nn.RNNBase) and part.dropout > 0 for part in self.model.modules()
+        )
 
     @cached_property
     def losses_draw_nothing(self) -> bool:

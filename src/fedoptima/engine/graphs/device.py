@@ -52,6 +52,7 @@ class GraphedDevice(DeviceEngine):
             and isinstance(workload.dataset.train, Split)
             and workload.device_code.build is None
             and workload.loss_is_ours
+            and not workload.draws_in_recurrent_layers
         )
         super().__init__(workload, node, loader, deferred=True)
         self._forget_recordings()
@@ -110,7 +111,9 @@ class GraphedDevice(DeviceEngine):
         torch.cuda.synchronize(workload.compute)  # the networks of all were made on one stream
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
-        super().restore(state, tensors)
+        torch.cuda.synchronize(self._workload.compute)  # what is restored was read on another
+        with self.context():  # half-done steps are computed again: their backward follows here
+            super().restore(state, tensors)
         torch.cuda.synchronize(self._workload.compute)
 
     def _load(self, tensors: Tensors, progress: float) -> None:
@@ -123,7 +126,10 @@ class GraphedDevice(DeviceEngine):
 
     def _forget_halves(self) -> None:
         """The other half of these was to be recorded next; the model under them changes now."""
-        for key in [key for key, forward in self._forwards.items() if forward.back is None]:
+        halves = [key for key, forward in self._forwards.items() if forward.back is None]
+        if halves:
+            self._recorder.stream.synchronize()  # a graph's seed may be in memory of all streams
+        for key in halves:
             del self._forwards[key]
 
     # ---- steps -------------------------------------------------------------------------------

@@ -61,10 +61,11 @@ class GraphedServer(ServerEngine):
         with self.context():
             if isinstance(job, CloseCopy | PlanRun):
                 self._forget_steps(job.device if isinstance(job, CloseCopy) else None)
-            outcome = self._recorder.staged(super().execute(job, result))
-            for lane in self._lanes.values():
-                lane.stream.wait_stream(self._recorder.stream)
-            return outcome
+            try:
+                return self._recorder.staged(super().execute(job, result))
+            finally:
+                for lane in self._lanes.values():
+                    lane.stream.wait_stream(self._recorder.stream)
 
     def evaluation(self) -> Callable[[], Metrics]:
         with self.context():
@@ -75,7 +76,9 @@ class GraphedServer(ServerEngine):
         return super().export()
 
     def restore(self, state: Mapping[str, object], tensors: Tensors) -> None:
-        super().restore(state, tensors)
+        torch.cuda.synchronize(self._workload.compute)  # what is restored was read on another
+        with self.context():
+            super().restore(state, tensors)
         torch.cuda.synchronize(self._workload.compute)
 
     def _lane(self, job: ServerStep) -> Recorder:
@@ -87,6 +90,7 @@ class GraphedServer(ServerEngine):
         return self._lanes[job.origin]
 
     def _forget_steps(self, device: NodeId | None) -> None:
+        self._recorder.stream.synchronize()  # it waits for the lanes; a graph may still run there
         self._steps = {
             k: s for k, s in self._steps.items() if device is not None and k[0] != device
         }
