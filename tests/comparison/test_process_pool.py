@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import weakref
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from torch import nn
 
 from fedoptima.comparison import process_pool
-from fedoptima.comparison.execution import Order
+from fedoptima.comparison.execution import Line, Order, RunState
 from fedoptima.comparison.pool import Lost
 from fedoptima.comparison.process_pool import ProcessPool
 from fedoptima.experiments.given import Given
@@ -77,6 +78,28 @@ def test_a_forked_worker_does_not_finalise_what_the_parent_has_left(
         gc.enable()
     gc.collect()
     assert finalised.read_text() == f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize(("device", "same"), [("cpu", True), ("cuda", False)])
+def test_a_worker_whose_run_has_failed_on_a_gpu_does_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, same: bool
+) -> None:
+    """After an error of CUDA its next run would be lost, whatever it was."""
+    monkeypatch.delitem(sys.modules, "grpc", raising=False)
+
+    def fails(order: Order, line: Line, given: Given) -> None:
+        line.send(replace(RunState.of(order), phase="failed", error=str(os.getpid())))
+
+    monkeypatch.setattr(process_pool, "execute", fails)
+    recipe = tiny(tmp_path).model_copy(update={"device": device})
+    found: list[str | None] = []
+    with ProcessPool(1, Given(nn.Linear(2, 2))) as pool:
+        for index in range(2):
+            pool.start(index, Order(recipe, tmp_path / "run", dry=False, checkpoint_every=60.0))
+            while len(found) <= index:
+                found += [state.error for _, state in pool.news() if isinstance(state, RunState)]
+    assert len(found) == 2
+    assert (found[0] == found[1]) is same
 
 
 def test_a_worker_that_does_not_end_when_it_is_asked_to_is_killed(

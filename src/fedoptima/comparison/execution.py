@@ -54,7 +54,11 @@ class Order:
     @property
     def executor(self) -> int | Literal["auto"]:
         """What the run is told. On a GPU a number means that no step is recorded as a graph."""
-        return self.recipe.workers if self.recipe.device.startswith("cuda") else self.workers
+        return self.recipe.workers if self.on_gpu else self.workers
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.recipe.device.startswith("cuda")
 
     @property
     def crash_report(self) -> Path:

@@ -44,14 +44,17 @@ class ProcessPool:
         self._pickled = b"" if self.forks else pickled(self._given, threads=threads)
         self._workers: dict[Connection, BaseProcess] = {}
         self._busy: dict[Connection, int] = {}  # with which run
+        self._on_gpu: set[Connection] = set()
+        self._retired: list[BaseProcess] = []
 
     def __enter__(self) -> ProcessPool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self._workers.values():
+        processes = [*self._workers.values(), *self._retired]
+        for process in processes:
             process.terminate()
-        for process in self._workers.values():
+        for process in processes:
             process.join(_GRACE)
             process.kill()  # nothing if it has ended
             process.join()
@@ -63,6 +66,8 @@ class ProcessPool:
         free = (worker for worker in self._workers if worker not in self._busy)
         worker = next(free, None) or self._start_worker(alone=order.workers == 1)
         self._busy[worker] = index
+        if order.on_gpu:
+            self._on_gpu.add(worker)
         with suppress(OSError):  # it has died: its next news
             worker.send(order)
 
@@ -78,7 +83,16 @@ class ProcessPool:
                 continue
             if state.over:
                 del self._busy[worker]
+            if state.phase == "failed" and worker in self._on_gpu:
+                self._retire(worker)
             yield index, state
+
+    def _retire(self, worker: Connection) -> None:
+        """After an error of CUDA a process cannot compute any more: its next run would be lost,
+        too. It ends when it finds its pipe closed."""
+        self._retired.append(self._workers.pop(worker))
+        self._on_gpu.discard(worker)
+        worker.close()
 
     def stop(self) -> None:
         for worker in self._busy:
