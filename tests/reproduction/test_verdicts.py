@@ -229,6 +229,19 @@ def test_a_gain_that_is_lost_among_seeds_does_not_agree(tmp_path: Path) -> None:
     assert verdict_of(stated, [0.008]) is Verdict.AGREES
 
 
+def test_never_in_both_is_open_where_methods_are_not_tuned(tmp_path: Path) -> None:
+    best = {"b_image: fedoptima": 0.2, "b_image: oafl": 0.1, "a_image: fedoptima": 0.8}
+    best |= {"a_image: oafl": 0.1}
+    results = recorded(
+        tmp_path, "accuracy-image", {k: {"best_accuracy": v} for k, v in best.items()}, rise=0.1
+    )
+    found = {row.stated.key: row.verdict for row in rows(results, {}, ["b_image", "b_text"])}
+    assert found["b_image.time.oafl"] is Verdict.OPEN
+    assert found["a_image.time.oafl"] is Verdict.AGREES
+    text = as_markdown(Reproduction(CATALOGUE, planned(), results.records, {}))
+    assert "1 is open" in text
+
+
 def test_more_than_about_so_much_is_better() -> None:
     about = PaperNumber("k", "a_image", Measure.ACCURACY, "fedoptima", 0.82, "Fig. 14", "", "about")
     assert verdict_of(about, [0.842]) is Verdict.BETTER

@@ -28,6 +28,7 @@ class Workload(Strict):
     title: str
     recipe: str  # a file of the same folder
     set: Settings = Field(default={})
+    tuned: bool = True  # each method has settings of its own, chosen for it
 
 
 class Panel(Strict):

@@ -35,23 +35,32 @@ _WHAT = {
     Measure.DEVICES_IN_8_GB: "devices that 8 GB are enough for",
     Measure.STARTUP_SECONDS: "start-up",
 }
-_PLURAL = {Verdict.AGREES: "agree", Verdict.BETTER: "are better", Verdict.DIFFERS: "differ",
-           Verdict.NOT_RUN: "are not run"}  # fmt: skip
+_COUNTED = {  # one, and others
+    Verdict.AGREES: ("agrees", "agree"),
+    Verdict.BETTER: ("is better", "are better"),
+    Verdict.DIFFERS: ("differs", "differ"),
+    Verdict.OPEN: ("is open", "are open"),
+    Verdict.NOT_RUN: ("is not run", "are not run"),
+}
 _INTRODUCTION = (
     "Every number that the paper states, next to ours. How to read it:",
     "",
-    "- Our numbers are means over seeds, with the standard deviation. *Never*: the accuracy was not"
+    "- Our numbers are means over seeds, with the standard deviation; without one, there is one"
+    " seed, or no spread. *Never*: the accuracy was not"
     f" reached. Accuracies within {100 * POINTS:g} point, gains in accuracy within half of the gain"
     f" and other numbers within {100 * SHARE:.0f} % *agree*; *better*: FedOptima does better here"
-    " than in the paper.",
+    " than in the paper; *open*: never in the paper and never here, but here by a method whose"
+    " settings are not tuned. Some numbers are of the same runs: the paper states FedOptima's"
+    " accuracy in three places.",
     "- Times are virtual, on fleets whose speeds we guess from clock rates. *Fitted fleet*: with"
     " speeds fitted to the paper's own numbers.",
     "- Accuracy comes from real training and is the best of a run's evaluations. Where the recipe"
     " validates on the test data, as the paper apparently does, that flatters every method.",
     "- A *similar accuracy* is 99 % of FedOptima's best. All methods train for equal epochs with a"
-    " learning rate that decays until the last one. They reach their best late, so time to accuracy"
-    " is mostly time per epoch. The figures *in equal time* (the rate decays with time) and *until"
-    " convergence* (a constant rate) do not have this bias; each says below whether it was run.",
+    " learning rate that decays until the last one. They reach their best late, so where they"
+    " reach it, time to accuracy is mostly time per epoch. The figures *in equal time* (the rate"
+    " decays with time) and *until convergence* (a constant rate) do not have this bias; each says"
+    " below whether it was run.",
     "- Throughput counts useful samples: those that went through the whole network and were used.",
     "- FL, SplitFed and, without batch normalisation, PiPar take the same steps on the same"
     " batches. With equal settings only one of them is trained; the others have its accuracy, and"
@@ -102,14 +111,15 @@ def as_markdown(
 
 
 def _lines(it: Reproduction, pictures: str, more: Iterable[str]) -> Iterator[str]:
-    found = [row for row in rows(it.results, it.reasons) if row.figure in it.figures]
+    untuned = [name for name, workload in it.catalogue.workloads.items() if not workload.tuned]
+    found = [row for row in rows(it.results, it.reasons, untuned) if row.figure in it.figures]
     yield "# The paper's figures, reproduced"
     yield ""
     yield from _INTRODUCTION
     yield ""
     said = [sum(row.verdict is verdict for row in found) for verdict in Verdict]
     counts = ", ".join(
-        f"{count} {_PLURAL.get(verdict, verdict.value)}"
+        f"{count} {_COUNTED[verdict][count != 1]}"
         for verdict, count in zip(Verdict, said, strict=True)
     )
     yield f"Of {len(found)} numbers: {counts}."

@@ -5,7 +5,7 @@ Reasons are in a small file, ``reasons.toml``. Each names what shows it: a test,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -41,6 +41,7 @@ class Verdict(StrEnum):
     AGREES = "agrees"
     BETTER = "better"  # for FedOptima than in the paper
     DIFFERS = "differs"
+    OPEN = "open"  # "never" in the paper and here, of a method whose settings are not tuned
     NOT_RUN = "not run"
 
 
@@ -61,6 +62,7 @@ class Row:
     reason: Reason | None = None
     fitted: Sequence[Value] = ()  # on the fleet that is fitted to the paper
     beside: str = ""  # what else belongs to it
+    tuned: bool = True  # each method of the workload has settings chosen for it
 
     @property
     def figure(self) -> str:
@@ -68,7 +70,9 @@ class Row:
 
     @property
     def verdict(self) -> Verdict:
-        return verdict_of(self.stated, self.values)
+        found = verdict_of(self.stated, self.values)
+        never = found is Verdict.AGREES and self.stated.value is None
+        return Verdict.OPEN if never and not self.tuned else found
 
     @property
     def paper(self) -> str:
@@ -97,8 +101,10 @@ def _with_spread(measure: Measure, values: Sequence[Value]) -> str:
     return text if len(reached) == len(values) else f"{text} ({len(reached)} of {len(values)})"
 
 
-def rows(results: Results, reasons: Mapping[str, Reason]) -> list[Row]:
-    """One for each number that the paper states, in its order."""
+def rows(
+    results: Results, reasons: Mapping[str, Reason], untuned: Collection[str] = ()
+) -> list[Row]:
+    """One for each number that the paper states, in its order; ``untuned``: workloads."""
     fitted = replace(results, fleet=FITTED)
     return [
         Row(
@@ -107,6 +113,7 @@ def rows(results: Results, reasons: Mapping[str, Reason]) -> list[Row]:
             reasons.get(each.key),
             ours(each, fitted),
             beside(each, results),
+            each.workload not in untuned,
         )
         for each in NUMBERS
     ]
