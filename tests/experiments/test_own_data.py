@@ -6,13 +6,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor
 
 import fedoptima
 from fedoptima import ConfigError, Interrupted, Result
 from fedoptima.config.load import validate
 from fedoptima.config.schema import Recipe
 from fedoptima.core.types import NodeId
+from fedoptima.engine.device import DeviceEngine
 from fedoptima.experiments.join import DeviceSetup, build_workplace
 from fedoptima.experiments.server_setup import instructions, prepare_server
 from fedoptima.experiments.setup import prepare, prepare_run
@@ -109,6 +112,13 @@ def workplace(recipe: Recipe, name: str, folder: Path, data: str | None) -> Work
     return build_workplace(setup, instructions(prepare_server(recipe)))
 
 
+def first_batch(place: Workplace) -> tuple[Tensor, Tensor]:
+    assert isinstance(place.engine, DeviceEngine)
+    inputs, labels = place.engine._loader.batch(0)
+    assert isinstance(inputs, Tensor)
+    return inputs, labels
+
+
 @pytest.mark.parametrize("method", ["fl", "fedoptima"])
 def test_a_table_trains_from_a_recipe_alone(method: str, tmp_path: Path) -> None:
     recipe = table_recipe(write_table(tmp_path, "xyz"), method={"name": method})
@@ -153,6 +163,22 @@ def test_a_device_has_its_own_table_with_some_of_the_classes(tmp_path: Path) -> 
     assert workplace(recipe, "new", own, "csv").samples == 24
     with pytest.raises(ConfigError, match=r"the label 'q' is none of data\.classes, x, y, z"):
         workplace(recipe, "new", write_table(tmp_path / "other", "yq"), "csv")
+
+
+def test_a_devices_table_is_read_by_the_names_of_the_servers_columns(tmp_path: Path) -> None:
+    recipe = table_recipe(write_table(tmp_path / "server", "xyz"))
+    own = write_table(tmp_path / "device", "xyz")
+    expected = first_batch(workplace(recipe, "new", own, "csv"))
+    rows = [line.split(",") for line in (own / "t.csv").read_text().splitlines()]
+    turned = [",".join([state, b, "0" if n else "more", who, a]) for n, (a, b, state, who) in
+              enumerate(rows)]  # fmt: skip
+    (own / "t.csv").write_text("\n".join(turned) + "\n")
+    found = first_batch(workplace(recipe, "new", own, "csv"))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    renamed = (own / "t.csv").read_text().replace("state,b,", "state,bmi,")
+    (own / "t.csv").write_text(renamed)
+    with pytest.raises(ConfigError, match="has no column 'b'; it has state, bmi, more"):
+        workplace(recipe, "new", own, "csv")
 
 
 def test_a_device_reads_its_share_from_its_own_directory(tmp_path: Path) -> None:

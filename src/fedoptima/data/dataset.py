@@ -165,6 +165,7 @@ class Dataset:
     vocabulary: Vocabulary | None = None  # text: which word an id stands for
     columns: Columns | None = None  # of the training samples, for a partition by column
     class_names: tuple[str, ...] = ()  # in the order of their numbers, where they are known
+    feature_names: tuple[str, ...] = ()  # of a table: its input columns, in their order
     task: Task = CLASSIFICATION  # what is learned of it
 
     def to(self, device: torch.device | str) -> Dataset:

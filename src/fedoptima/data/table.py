@@ -106,6 +106,7 @@ def load(
         prepare=as_given,
         columns=Columns(tuple(table), table).take(kept),
         class_names=names,
+        feature_names=features,
         task=use.task if measured else CLASSIFICATION,
     ).check(train_only=use.train_only)
 
@@ -179,8 +180,8 @@ def _number_column(values: list[str], name: str, path: Path) -> NDArray[np.float
             if not _is_number(value)
         )
         raise ConfigError(
-            f"{path}: column {name!r} holds {text!r} in line {line}, which is not a number; name "
-            "the columns that the model takes with data.features"
+            f"{path}: column {name!r} holds {text!r} in line {line}, which is not a number; encode "
+            "it as numbers, or name the columns that the model takes in data.features"
         ) from None
     bad = (np.flatnonzero(~np.isfinite(numbers)) + _FIRST).tolist()
     if bad:

@@ -86,6 +86,12 @@ def draws_nothing(model: nn.Module) -> bool:
     )
 
 
+def draws_in_recurrent_layers(model: nn.Module) -> bool:
+    """On a GPU all of torch's recurrent layers draw dropout from one state: recorded steps of
+    several devices would use it at the same time."""
+    return any(isinstance(part, nn.RNNBase) and part.dropout > 0 for part in model.modules())
+
+
 def seed_step(seed: int, compute: torch.device) -> None:
     """Seed what dropout draws from.
 

@@ -101,5 +101,5 @@ ORDERED: Final = frozenset(
 def diverged(what: str) -> str:
     return (
         f"{what}. Either the training has diverged (lower the learning rate, set clip_norm) or "
-        "something is wrong with the data"
+        "something is wrong with the data (are its numbers large? scale them)"
     )

@@ -21,7 +21,7 @@ from fedoptima.core.stopping import FALLING
 from fedoptima.core.types import NodeId
 from fedoptima.data.dataset import Dataset, Split
 from fedoptima.engine.codecs import CutCodec
-from fedoptima.engine.determinism import draws_nothing
+from fedoptima.engine.determinism import draws_in_recurrent_layers, draws_nothing
 from fedoptima.engine.device_figures import with_devices
 from fedoptima.engine.evaluation import (
     Tally,
@@ -115,11 +115,7 @@ class Workload:
 
     @cached_property
     def draws_in_recurrent_layers(self) -> bool:
-        """On a GPU, torch's recurrent layers draw dropout from one state that all of them share:
-        recorded steps of several devices would use it at the same time."""
-        return any(
-            isinstance(part, nn.RNNBase) and part.dropout > 0 for part in self.model.modules()
-        )
+        return draws_in_recurrent_layers(self.model)
 
     @cached_property
     def losses_draw_nothing(self) -> bool:

@@ -242,6 +242,15 @@ class RunDirectory(RunFiles):
                 raise
         return True
 
+    def give_up(self, reason: str) -> None:
+        """After a mistake in what was given. One at the start leaves nothing, so that the folder
+        can be used again; code of the user's that fails late, as a metric may, loses nothing."""
+        if not self.measured:
+            self.discard()
+            return
+        with suppress(OSError):
+            self.write_failure(reason)
+
     def discard(self) -> None:
         """Remove the files of a run that could not start; anything else stays."""
         for file in (

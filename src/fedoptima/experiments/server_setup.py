@@ -100,11 +100,14 @@ def check_same_recipe(recipe: Recipe, kept: Recipe, run: RunDirectory) -> None:
 def instructions(setup: ServerSetup) -> str:
     """The recipe for the devices, without paths and compute device, which are the device's choice.
 
-    It includes the facts of the data, because a device's own data may lack some classes.
+    It includes the facts of the data, because a device's own data may lack some classes, and the
+    names of a table's features, because its columns may come in another order.
     """
     plain, dataset = setup.recipe.model_dump(mode="json"), setup.workload.dataset
     plain["data"]["directory"] = None
     plain["device"] = "cpu"
     if setup.recipe.data.name in OWN_FILES:  # a device may have files of some classes only
         plain["data"]["classes"] = list(dataset.class_names)
+    if dataset.feature_names:
+        plain["data"]["features"] = list(dataset.feature_names)
     return json.dumps({"recipe": plain, "facts": {**dataset.facts, "classes": dataset.classes}})

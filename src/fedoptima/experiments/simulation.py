@@ -200,9 +200,9 @@ def start(
                 observer=observer,
                 interrupted=interrupted,
             )
-        except ConfigError:  # at the start: nothing was trained, and `out` must be usable again
+        except ConfigError as error:
             if directory is not None:
-                directory.discard()
+                directory.give_up(str(error))
             raise
 
 

@@ -54,7 +54,9 @@ def _about_classes(outputs: int, classes: int, task: Task) -> str:
     if outputs > classes:
         own = f"task={{'name': {task.name!r}, 'size': {outputs}}}"
         return f"; if the labels do not show all classes, say how many there are: {own}"
-    return f"; if there are not so many, look for wrong labels from {outputs} to {classes - 1}"
+    numbers = "; if labels are amounts, choose task='regression'" if outputs == 1 else ""
+    wrong = f"; if there are not so many, look for wrong labels from {outputs} to {classes - 1}"
+    return numbers or wrong
 
 
 def check_loss_of(loss: Loss, output: Tensor, labels: Tensor) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedoptima.trace.plain_files import open_plain, refuse_link
+from fedoptima.trace.plain_files import open_plain, read_plain, refuse_link
 
 _TRACE = ".jsonl.gz"
 
@@ -50,6 +50,12 @@ class RunFiles:
     @property
     def begun(self) -> bool:
         return self.config.is_file() or self.checkpoints.is_dir()
+
+    @property
+    def measured(self) -> bool:
+        """Its model was evaluated or saved: there is something to lose."""
+        saved = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        return saved or (self.metrics.is_file() and len(read_plain(self.metrics).splitlines()) > 1)
 
     def kept_configs(self) -> list[Path]:
         """The copies that its checkpoints have, the newest first."""
