@@ -128,6 +128,7 @@ def main(arguments: Sequence[str] | None = None, grid: Grid | None = None) -> in
         measure(
             recipe, grid or grid_of(recipe, corners=given.corners), methods(given.methods),
             file=file, origin=about, jobs=given.jobs, news=news_of(recipe.name), reference=PLUS,
+            again=given.again,
         )  # fmt: skip
         found = Sensitivity.from_json(file.read_text(encoding="utf-8"))
         file.with_suffix(".svg").write_text(heat_map(found), encoding="utf-8")
@@ -144,6 +145,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--corners", action="store_true", help="only the ends of every axis")
     parser.add_argument("--methods", nargs="+", default=list(COMPARED), choices=list(COMPARED))
     parser.add_argument("--jobs", type=int, help="cells at a time; as many as there are cores")
+    parser.add_argument(
+        "--again", nargs="+", default=[], choices=list(METHODS), metavar="METHOD",
+        help="forget what was measured of these; if it is interrupted, go on without this option",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "fedoptima_plus")
     parser.add_argument("--commit", help="to record, where there is no Git")
     return parser

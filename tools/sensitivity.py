@@ -79,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = measure(
             recipe, grid_of(recipe, corners=given.corners), methods(given.methods),
             file=file, origin=about, jobs=given.jobs, news=news_of(recipe.name),
+            again=given.again,
         )  # fmt: skip
         file.with_suffix(".svg").write_text(heat_map(found), encoding="utf-8")
     write_words(out)
@@ -121,6 +122,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--methods", nargs="+", default=list(COMPARED), choices=list(METHODS))
     parser.add_argument("--epochs", type=float, default=EPOCHS, help="of --scheduler's runs")
     parser.add_argument("--jobs", type=int, help="cells at a time; as many as there are cores")
+    parser.add_argument(
+        "--again", nargs="+", default=[], choices=list(METHODS), metavar="METHOD",
+        help="forget what was measured of these; if it is interrupted, go on without this option",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", help="to record, where there is no Git")
     return parser

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 import fedoptima
 from fedoptima.core.errors import ConfigError
 from fedoptima.core.method import ServerTraining
-from fedoptima.core.plan import block_to_plain
+from fedoptima.core.plan import BlockProfile, block_to_plain
 from fedoptima.data import outline
 from fedoptima.data.dataset import Dataset
 from fedoptima.data.images import ImageSource
@@ -31,6 +32,7 @@ from fedoptima.preprocess import stored_costs
 from fedoptima.preprocess.auxiliary import DEPTHS, LIGHT
 from fedoptima.preprocess.plan import PlanSettings
 from fedoptima.preprocess.sides import MeasuredCosts
+from fedoptima.preprocess.split import Entry
 
 PACKAGE = Path(fedoptima.__file__).parent
 COSTS = PACKAGE / "preprocess" / stored_costs.FILE
@@ -83,16 +85,16 @@ def datasets_for(model: str) -> Iterator[tuple[Dataset, Tensor]]:
 
 
 def costs_of(
-    model: str, *, most_auxiliaries: int | None = None, traffic: bool = True
+    model: str, *, most_splits: int | None = None, traffic: bool = True
 ) -> list[dict[str, Any]]:
-    """``most_auxiliaries``: of each variant, behind the first blocks; None: all."""
+    """``most_splits``: of what depends on where the model is cut; None: all."""
     found: list[dict[str, Any]] = []
     for data, example in datasets_for(model):
         if any(known["facts"] == data.facts for known in found):
             continue
         with suppress(ConfigError):  # images that are too small for it
             network = build_model(model, data.facts, {})
-            costs = measured(network, example, data.classes, most_auxiliaries, traffic)
+            costs = measured(network, example, data.classes, most_splits, traffic)
             found.append({"facts": dict(data.facts), **costs})
     return found
 
@@ -110,7 +112,9 @@ def measured(
         )
         for variant in (*DEPTHS, LIGHT)
     }
-    blocks = costs["default"].blocks().blocks
+    blocks = list(costs["default"].blocks().blocks)
+    for split in range(1, len(blocks))[:most]:
+        blocks[split] = with_entry(blocks[split], costs["default"].entry(split))
     return {
         "blocks": [block_to_plain(block) for block in blocks],
         "auxiliary": {
@@ -122,6 +126,10 @@ def measured(
             for variant, each in costs.items()
         },
     }
+
+
+def with_entry(block: BlockProfile, entry: Entry) -> BlockProfile:
+    return replace(block, entry_flops=entry.flops, entry_moved=entry.moved)
 
 
 def found() -> dict[Path, Mapping[str, Any]]:

@@ -71,6 +71,20 @@ def test_a_job_costs_the_flops_of_its_part_of_the_plan(job: Job, flops: float) -
     assert JobCosts(SPLIT).flops(job, batch=8) == flops
 
 
+def test_a_server_that_answers_with_no_gradient_is_not_charged_for_one() -> None:
+    """Of the block that it begins with: the others pass gradients back to each other."""
+    blocks = tuple(replace(b, entry_flops=500.0, entry_moved=300) for b in BLOCKS)
+    costs = JobCosts(replace(SPLIT, blocks=blocks))
+    plain = JobCosts(SPLIT)
+    for answered, spared in ((False, 1), (True, 0)):
+        for parts in (1, 2):
+            step = ServerStep(D, 1, 0, DATA, 0.0, answered, 0, parts)
+            assert plain.flops(step, 8) - costs.flops(step, 8) == spared * 500 * 8 / parts
+            assert plain.moved(step, 8) - costs.moved(step, 8) == spared * 300 * 8 / parts
+    earlier = JobCosts(replace(SPLIT, blocks=(*blocks, blocks[1])))
+    assert earlier.flops(ServerStep(D, 1, 0, DATA, 0.0), 8) == (2 * 4000 - 500) * 8
+
+
 def test_a_model_trained_whole_costs_all_of_its_blocks() -> None:
     costs = JobCosts(WHOLE)
     assert costs.flops(FullStep(0), batch=8) == (100 + 200 + 1000 + 3000) * 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedoptima.comparison.sensitivity import Sensitivity
@@ -24,6 +25,23 @@ def test_a_grid_its_map_and_its_words(tmp_path: Path) -> None:
     assert found.origin["fedoptima"].endswith("commit abc")
     assert "<svg" in (tmp_path / "out/tiny.svg").read_text()
     assert "tiny: fedoptima is first in" in (tmp_path / "out/words.md").read_text()
+
+
+def test_what_has_changed_is_measured_again_and_the_rest_is_kept(tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(TINY)
+    file = tmp_path / "out/tiny.json"
+    command = [str(recipe), "--corners", "--jobs", "1", "--out", str(tmp_path / "out")]
+    command += ["--methods", "fedoptima", "fl"]
+    main(command)
+    measured = Sensitivity.from_json(file.read_text())
+    wrong = {cell: dict.fromkeys(measured.methods, 1.0) for cell in measured.times}
+    file.write_text(replace(measured, times=wrong).to_json())
+    main([*command, "--again", "fedoptima"])
+    found = Sensitivity.from_json(file.read_text())
+    for cell, times in found.times.items():
+        assert times["fedoptima"] == measured.times[cell]["fedoptima"] != 1.0
+        assert times["fl"] == 1.0
 
 
 def test_testbed_b_has_a_grid_around_its_own_server() -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -73,6 +73,14 @@ class Sensitivity:
     def missing(self) -> list[Conditions]:
         """Cells; also those in which a method could not run: perhaps it can now."""
         return [c for c in self.grid.cells() if None in self.times.get(c, {"": None}).values()]
+
+    def without(self, methods: Collection[str]) -> Sensitivity:
+        """As if these had never been measured, whatever their options."""
+        times = {
+            cell: {m: None if m.split(",")[0] in methods else t for m, t in each.items()}
+            for cell, each in self.times.items()
+        }
+        return replace(self, times=times)
 
     def winner(self, cell: Conditions) -> str:
         """The fastest; the first of equals, by the order of the methods."""
@@ -164,12 +172,16 @@ def measure(
     jobs: int | None = None,
     news: Callable[[int, int], None] = lambda done, total: None,
     reference: str = REFERENCE,
+    again: Collection[str] = (),
 ) -> Sensitivity:
     """All cells of the grid; those that are in the file are not measured again.
 
-    The file is written after every few cells and at the end.
+    The file is written after every few cells and at the end. ``again``: methods that are forgotten
+    first, because they have changed since.
     """
-    found = _kept(recipe, grid, tuple(methods), file)
+    found = _kept(recipe, grid, tuple(methods), file).without(again)
+    if file is not None and again:
+        write_whole(file, found.to_json())
     times = dict(found.times)
     found = Sensitivity(recipe.name, grid, tuple(methods), times, origin or found.origin, reference)
     missing, whole = found.missing, len(list(grid.cells()))

@@ -16,6 +16,7 @@ Objective = Literal["paper", "measured"]
 
 _LEFT_OUT = (  # where empty
     *("by_formula", "forward_moved", "backward_moved", "saved_bytes"),
+    *("entry_flops", "entry_moved"),
     *("cut_rows", "weight_rows", "update_bytes", "codecs", "cuts", "sample_seconds"),
 )
 
@@ -43,6 +44,10 @@ class BlockProfile:
     cut_rows: tuple[tuple[int, int], ...] = ()
     weight_rows: tuple[int, int] | tuple[()] = ()
     update_bytes: int = 0  # of its part of a model update, if that is coded
+    # Of a backward pass that begins a server's side: for the gradient of what devices send, which
+    # is not computed where none of them is sent it. 0 where all are.
+    entry_flops: float = 0.0
+    entry_moved: int = 0
 
     @property
     def uploaded_bytes(self) -> int:
@@ -101,6 +106,12 @@ class Plan:
     @property
     def server_blocks(self) -> tuple[BlockProfile, ...]:
         return self.blocks[self.split :]
+
+    def server_flops(self, *, answered: bool) -> float:
+        """A step of the server for each sample; ``answered``: devices are sent gradients."""
+        blocks = self.server_blocks
+        work = sum(block.forward_flops + block.backward_flops for block in blocks)
+        return work if answered or not blocks else work - blocks[0].entry_flops
 
     @property
     def server_bytes(self) -> int:

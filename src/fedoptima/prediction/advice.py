@@ -194,8 +194,7 @@ def _server(experiment: Experiment, view: RunView) -> NodeSpec:
     spec, summary = experiment.fleet.server, view.summary
     trained, merged = _seconds(view, Kind.TRAIN), _seconds(view, Kind.MERGE)
     if trained and summary.server_samples:
-        blocks = experiment.plan().server_blocks
-        work = sum(block.forward_flops + block.backward_flops for block in blocks)
+        work = experiment.plan().server_flops(answered=False)
         spec = replace(spec, flops_per_second=work * summary.server_samples / trained)
     if merged and summary.versions:
         spec = replace(spec, seconds={"merge": merged / summary.versions})

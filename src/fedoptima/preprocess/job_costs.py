@@ -90,7 +90,8 @@ class JobCosts:
         """
         self._device_forward = sum(b.forward_flops for b in plan.device_blocks)
         self._device_backward = sum(b.backward_flops for b in plan.device_blocks)
-        self._server_both = sum(b.forward_flops + b.backward_flops for b in plan.server_blocks)
+        self._server_both = plan.server_flops(answered=True)
+        self._server_alone = plan.server_flops(answered=False)
         extra = plan.auxiliary_profile
         self._auxiliary_both = extra.forward_flops + extra.backward_flops if extra else 0.0
         self._device_parameters = sum(b.parameters for b in plan.device_blocks)
@@ -109,6 +110,7 @@ class JobCosts:
         self._auxiliary = _forward(auxiliary) + _backward(auxiliary) + self._backward_step
         self._full = self._forward + self._backward_step
         self._server_pass = _forward(plan.server_blocks) + _backward(plan.server_blocks)
+        self._entry = sum(b.entry_moved for b in plan.server_blocks[:1])  # a sample's bytes
         self._server_step = self._server_pass + server_step
         self._add_codecs(plan)
 
@@ -142,8 +144,8 @@ class JobCosts:
                 return (self._device_forward + self._device_backward) * batch
             case Backward(parts=parts):
                 return self._device_backward * batch / parts
-            case ServerStep(parts=parts):
-                return self._server_both * batch / parts
+            case ServerStep(parts=parts, return_gradient=answered):
+                return (self._server_both if answered else self._server_alone) * batch / parts
             case Merge(parts=updates):
                 return 2.0 * self._device_parameters * (len(updates) + 1)
             case LoadModel() | ExportModel() | CutModel():
@@ -169,9 +171,9 @@ class JobCosts:
                 return own.of(batch / parts) + self._coded_backward * batch / parts
             case ServerStep(part=part, parts=parts, return_gradient=answered):
                 last = part + 1 == parts  # then the optimiser takes its step
-                coded = self._coded_step + (self._coded_gradient if answered else 0)
+                more = self._coded_gradient if answered else -self._entry
                 own = self._server_step if last else self._server_pass
-                return own.of(batch / parts) + coded * batch / parts
+                return own.of(batch / parts) + (self._coded_step + more) * batch / parts
             case Merge(parts=updates, refresh=refreshed):
                 # All updates and the global model are read, and the result is written.
                 copy = self._server if self._copies else 0

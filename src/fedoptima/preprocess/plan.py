@@ -16,7 +16,7 @@ from fedoptima.core.cuts import best_option, options_of
 from fedoptima.core.method import ServerTraining
 from fedoptima.core.plan import BlockProfile, Cut, Objective, Plan
 from fedoptima.preprocess.pipeline import batch_times, parts_for, pipelined_split
-from fedoptima.preprocess.split import DeviceSpeed, Profile, choose_split
+from fedoptima.preprocess.split import DeviceSpeed, Entry, Profile, choose_split
 from fedoptima.tasks.output import Output
 
 
@@ -54,6 +54,9 @@ class Costs(Protocol):
     def auxiliary(self, split: int) -> BlockProfile | None:
         """Of the auxiliary network behind that many blocks, if the device has one."""
 
+    def entry(self, split: int) -> Entry:
+        """What the gradient of its input costs a server that begins behind that many blocks."""
+
     def after(self, module: str) -> int:
         """How many blocks come before a cut behind a module."""
 
@@ -78,6 +81,10 @@ class _OfThisRun:
         found = self.costs.auxiliary(split)
         return None if found is None else self._of(found)
 
+    def entry(self, split: int) -> Entry:
+        found = self.costs.entry(split)
+        return found if self.settings.traffic else replace(found, moved=0)
+
     def after(self, module: str) -> int:
         return self.costs.after(module)
 
@@ -85,6 +92,7 @@ class _OfThisRun:
         return self.costs.trains_behind(split)
 
     def _of(self, block: BlockProfile) -> BlockProfile:
+        block = replace(block, entry_flops=0.0, entry_moved=0)
         if not self.settings.traffic:
             block = replace(block, forward_moved=0, backward_moved=0, saved_bytes=0)
         return _as_sent(block, self.settings.codecs)
@@ -139,7 +147,18 @@ def make_plan(costs: Costs, devices: Sequence[DeviceSpeed], settings: PlanSettin
         settings.micro_batches or _micro_batches(profile, choice.split, devices, settings),
         codecs,
     )
-    return _with_cuts(plan, costs, devices, settings) if settings.per_device else plan
+    if settings.per_device:
+        plan = _with_cuts(plan, costs, devices, settings)
+    return _with_entries(plan, costs) if plan.auxiliary_profile else plan
+
+
+def _with_entries(plan: Plan, costs: Costs) -> Plan:
+    """Devices with a loss of their own are sent no gradients, so the server computes none."""
+    blocks = list(plan.blocks)
+    for split in {plan.split, *(cut.split for cut in plan.cuts)}:
+        entry = costs.entry(split)
+        blocks[split] = replace(blocks[split], entry_flops=entry.flops, entry_moved=entry.moved)
+    return replace(plan, blocks=tuple(blocks))
 
 
 def _with_cuts(

@@ -18,7 +18,7 @@ from fedoptima.core.plan import BlockProfile
 from fedoptima.models.activation import call, is_inputs, map_tensors, samples_in, tensors_of
 from fedoptima.preprocess.cuts import Cuttable
 from fedoptima.preprocess.isolation import isolated
-from fedoptima.preprocess.split import Profile
+from fedoptima.preprocess.split import Entry, Profile
 from fedoptima.preprocess.work import (
     MovedBytes,
     SavedTensors,
@@ -48,11 +48,36 @@ def profile(blocks: Cuttable, example: object, *, traffic: bool = False) -> Prof
 
 
 def profile_module(
-    module: nn.Module, example: object, *, name: str = "auxiliary", traffic: bool = False
+    module: nn.Module,
+    example: object,
+    *,
+    name: str = "auxiliary",
+    traffic: bool = False,
+    input_gradient: bool = True,
 ) -> BlockProfile:
-    """The costs of a module that passes a gradient back to what it stands on."""
-    _, block = _measure(name, module, example, input_gradient=True)
-    return _with_traffic(block, module, example, input_gradient=True) if traffic else block
+    """``input_gradient``: it passes a gradient back to what it stands on."""
+    _, block = _measure(name, module, example, input_gradient=input_gradient)
+    if not traffic:
+        return block
+    return _with_traffic(block, module, example, input_gradient=input_gradient)
+
+
+def profile_entry(blocks: Cuttable, first: int, example: object, *, traffic: bool) -> Entry:
+    """``example``: what enters the block behind the first so many."""
+    flops, moved = 0.0, 0
+    for index in range(first, len(blocks.names)):
+        part = blocks.part(index, index + 1)
+        answering, alone = (
+            profile_module(part, example, traffic=traffic, input_gradient=wanted)
+            for wanted in (True, False)
+        )
+        flops += answering.backward_flops - alone.backward_flops
+        moved += answering.backward_moved - alone.backward_moved
+        if any(parameter.requires_grad for parameter in part.parameters()):
+            break  # from here on gradients are passed back, whoever wants them
+        with torch.no_grad(), isolated(part, example) as copy:
+            example = call(copy, example)
+    return Entry(flops, moved)
 
 
 def training_flops(module: nn.Module, example: object, *, input_gradient: bool) -> float:

@@ -19,8 +19,13 @@ from fedoptima.preprocess.cuts import Cuttable, cuttable
 from fedoptima.preprocess.light_auxiliary import light_forms
 from fedoptima.preprocess.own_auxiliary import users_auxiliary
 from fedoptima.preprocess.plan import PlanSettings
-from fedoptima.preprocess.profile import profile, profile_module, training_flops
-from fedoptima.preprocess.split import METHODS_WITHOUT_SPLIT, Profile
+from fedoptima.preprocess.profile import (
+    profile,
+    profile_entry,
+    profile_module,
+    training_flops,
+)
+from fedoptima.preprocess.split import METHODS_WITHOUT_SPLIT, Entry, Profile
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,12 @@ class MeasuredCosts:
             if self._settings.training is not ServerTraining.NONE:
                 raise
             traffic = self._settings.traffic
-            whole = profile_module(self._model, self._example, name="model", traffic=traffic)
+            whole = profile_module(
+                *(self._model, self._example),
+                name="model",
+                traffic=traffic,
+                input_gradient=False,
+            )
             return Profile((whole,))
 
     def after(self, module: str) -> int:
@@ -67,6 +77,10 @@ class MeasuredCosts:
     def trains_behind(self, split: int) -> bool:
         server = self._cuts.part(split, len(self._cuts.names))
         return any(parameter.requires_grad for parameter in server.parameters())
+
+    def entry(self, split: int) -> Entry:
+        activation = _activation(self._cuts.part(0, split), self._example)
+        return profile_entry(self._cuts, split, activation, traffic=self._settings.traffic)
 
     def auxiliary(self, split: int) -> BlockProfile | None:
         device = self._cuts.part(0, split)

@@ -29,6 +29,14 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """The gradient of what enters a server's side, for each sample."""
+
+    flops: float
+    moved: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceSpeed:
     flops_per_second: float  # o_k
     bytes_per_second: float  # b_k

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedoptima.core.errors import InvariantBroken
 from fedoptima.core.plan import BlockProfile, block_from_plain
-from fedoptima.preprocess.split import Profile
+from fedoptima.preprocess.split import Entry, Profile
 
 FILE = "stored_costs.json"
 
@@ -31,6 +31,10 @@ class StoredCosts:
 
     def auxiliary(self, split: int) -> BlockProfile | None:
         return self.auxiliaries[split - 1] if self.auxiliaries else None
+
+    def entry(self, split: int) -> Entry:
+        block = self.profile.blocks[split]
+        return Entry(block.entry_flops, block.entry_moved)
 
     def after(self, module: str) -> int:
         raise InvariantBroken("a cut at a module is found in the model, not in stored costs")
