@@ -40,7 +40,7 @@ from fedoptima.engine.precision import as_it_is, forward, products
 from fedoptima.models.activation import Inputs, map_tensors, samples_in, shapes_in_words
 from fedoptima.preprocess.plan import Costs, PlanSettings, make_plan
 from fedoptima.preprocess.probe import Clock, measure_speed
-from fedoptima.preprocess.profile import training_flops
+from fedoptima.preprocess.profile import profile_module
 from fedoptima.preprocess.sides import MeasuredCosts, Sides, build_sides
 from fedoptima.preprocess.split import DeviceSpeed
 from fedoptima.tasks.checks import check_loss_of, check_output
@@ -153,10 +153,10 @@ class Workload:
         if batch < 1:
             raise ConfigError(f"batch = {batch}: must be at least 1")
         inputs = self._inputs(batch)
-        # On the CPU, where every layer can be counted.
-        flops = training_flops(self.model, inputs, input_gradient=False) * batch
+        cost = profile_module(self.model, inputs)  # on the CPU, where every layer can be counted
         inputs = map_tensors(inputs, lambda tensor: tensor.to(self.compute))
         model = self.model if self.compute.type == "cpu" else deepcopy(self.model).to(self.compute)
+        flops = (cost.forward_flops + cost.backward_flops) * batch
         with products(self.precision, self.compute):
             return measure_speed(model, inputs, flops, seconds_budget=seconds_budget, clock=clock)
 
