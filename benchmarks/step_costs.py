@@ -197,7 +197,9 @@ def fit(steps: Sequence[Step]) -> Rates:
 
 HEAD = """# What the simulator charges, and how accurate that is
 
-A job of a simulated node takes FLOPs / `gflops`. A fleet may charge for more, on devices and on the
+A job of a simulated node takes FLOPs / `gflops`; they are those that the engines compute
+(`tests/sim/test_charged_work.py`), so a server that sends no gradients to devices does not pay for
+that of what comes in. A fleet may charge for more, on devices and on the
 server (all keys: [recipe.md](recipe.md#fleet); why and what exactly:
 [decision 0028](decisions/0028-what-a-simulated-node-pays-for.md)):
 
