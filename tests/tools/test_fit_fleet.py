@@ -24,7 +24,7 @@ def dry(parameters: fleets.Parameters, *others: str) -> Measured:
 
 
 def test_the_fit_finds_the_speeds_with_which_the_numbers_were_made() -> None:
-    true = {fleets.DEVICES: 0.4, fleets.SERVER: 0.08}  # the server is the bottleneck
+    true = {fleets.DEVICES: 0.4, fleets.SERVER: 0.06}  # the server is the bottleneck
     measured = dry(true)
     made = tuple(
         replace(each, value=predicted(each, measured))
