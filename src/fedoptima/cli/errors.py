@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from fedoptima.core.errors import ConfigError, FedOptimaError
-from fedoptima.display.console import stderr
+from fedoptima.display.console import NO_ROOM, stderr
 from fedoptima.display.wording import at_the_command_line
 
 CONFIG, FAILED, INTERRUPTED = 2, 1, 130
@@ -35,6 +35,11 @@ def explained(command: Callable[Parameters, None]) -> Callable[Parameters, None]
         except FedOptimaError as error:
             complain(str(error))
             raise typer.Exit(CONFIG if isinstance(error, ConfigError) else FAILED) from error
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            complain(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+            raise typer.Exit(FAILED) from error
         except (KeyboardInterrupt, RuntimeError) as error:
             # What Ctrl-C breaks while a class is made, Python 3.11 calls a RuntimeError.
             if isinstance(error, RuntimeError) and not isinstance(
@@ -71,5 +76,6 @@ def leave_at_once(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader has gone
-            stream.flush()
+            if stream is not None:
+                stream.flush()
     os._exit(code)
