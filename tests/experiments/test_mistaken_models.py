@@ -64,6 +64,19 @@ def test_a_fleet_that_is_a_list_is_told_its_form() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"training": [("batch_size", 4)]}, r"training is a list; give training=\{'batch_size'"),
+        ({"stop": 3}, r"stop is a int; give stop=\{'epochs': 10\}"),
+        ({"method": Both}, "is a class; give a function that returns a fedoptima.methods.Method"),
+    ],
+)
+def test_parts_of_another_kind_are_told_their_form(part: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fedoptima.simulate("recipes/demo_digits.toml", dry=True, **part)  # type: ignore[arg-type]
+
+
 def test_a_model_that_returns_more_than_its_predictions_is_refused_without_a_time() -> None:
     assert refusal(Both()).endswith("(2, 2), which is (batch, 2), and nothing beside it")
 
