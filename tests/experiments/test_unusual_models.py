@@ -59,6 +59,18 @@ def test_an_auxiliary_network_has_the_precision_of_the_model(auxiliary: str) -> 
     assert {tensor.dtype for tensor in result.weights.values()} == {torch.bfloat16}
 
 
+def test_autocast_is_not_laid_over_a_model_that_is_in_bfloat16() -> None:
+    with pytest.raises(ConfigError, match=r"'bf16'}: is for a model in float32, .* in bfloat16"):
+        fedoptima.simulate(
+            model=readers().bfloat16(),
+            train=(WORDS, LABELS),
+            test=(WORDS, LABELS),
+            fleet={"server": {"gflops": 1.0}, "devices": [{"name": "d", "gflops": 0.01}]},
+            training={"batch_size": 4, "precision": "bf16"},
+            epochs=1,
+        )
+
+
 @pytest.mark.parametrize("method", ["fl", "splitfed"])
 def test_an_embedding_may_have_sparse_gradients(method: str) -> None:
     torch.manual_seed(1)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from fedoptima.config.training import Precision
 from fedoptima.core.errors import ConfigError
 from fedoptima.engine.value_ranges import ORDERED
 from fedoptima.models.activation import Inputs, tensors_of
@@ -55,6 +56,17 @@ def check_tensors(model: nn.Module) -> None:
                 f"model: {name} ({value.dtype}, {value.layout}) is of a kind that cannot be "
                 "merged; keep it as a dense tensor of float32 or int64"
             )
+
+
+def check_precision_of(model: nn.Module, precision: Precision) -> None:
+    """Torch's autocast is for weights in float32, and what crosses the cut is float32 with it."""
+    low = [p.dtype for p in model.parameters() if p.dtype in (torch.bfloat16, torch.float16)]
+    if precision == "bf16" and low:
+        raise ConfigError(
+            f"training.precision = 'bf16': is for a model in float32, and this one has weights in "
+            f"{str(low[0]).removeprefix('torch.')}; leave it out, or convert the model with "
+            ".float()"
+        )
 
 
 def check_scripts(model: nn.Module) -> None:

@@ -33,6 +33,7 @@ from fedoptima.engine.local_loss import LocalLoss
 from fedoptima.engine.misfit import (
     check_complete,
     check_copies,
+    check_precision_of,
     check_scripts,
     check_tensors,
     check_trained,
@@ -133,6 +134,7 @@ def prepare_run(
     check_complete(model)
     check_scripts(model)
     check_tensors(model)
+    check_precision_of(model, recipe.training.precision)
     check_copies(model)
     forget_agreement(model)
     check_trained(model)
