@@ -7,6 +7,7 @@ and keeps its traceback.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -36,9 +37,13 @@ def explained(command: Callable[Parameters, None]) -> Callable[Parameters, None]
             complain(str(error))
             raise typer.Exit(CONFIG if isinstance(error, ConfigError) else FAILED) from error
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            what = error.filename or "the output"
+            if error.errno in NO_ROOM or error.errno == errno.EROFS:
+                complain(f"{what} cannot be written: {error.strerror}")
+            elif error.errno in (errno.EACCES, errno.EPERM) and error.filename:
+                complain(f"{what}: {error.strerror}")
+            else:
                 raise
-            complain(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
             raise typer.Exit(FAILED) from error
         except (KeyboardInterrupt, RuntimeError) as error:
             # What Ctrl-C breaks while a class is made, Python 3.11 calls a RuntimeError.
