@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,34 @@ def test_any_other_runtime_error_keeps_its_traceback() -> None:
 
     with pytest.raises(RuntimeError, match="a bug"):
         breaks()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EROFS, "Read-only", "run/x"), "error: run/x cannot be written: Read-only\n"),
+        (OSError(errno.ENOSPC, "No space"), "error: the output cannot be written: No space\n"),
+        (OSError(errno.EACCES, "Permission denied", "x"), "error: x: Permission denied\n"),
+    ],
+    ids=["read-only", "full", "forbidden"],
+)
+def test_what_the_file_system_refuses_is_no_bug(
+    error: OSError, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @explained
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as end:
+        command()
+    assert end.value.exit_code == 1
+    assert capsys.readouterr().err == words
+
+
+def test_other_refusals_of_the_system_keep_their_traceback() -> None:
+    @explained
+    def command() -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        command()

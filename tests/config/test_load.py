@@ -67,6 +67,12 @@ def test_a_recipe_is_read_with_its_defaults(tmp_path: Path) -> None:
         ("[data]", "[data]\nworkers = 65", r"data\.workers = 65: .*less than or equal to 64"),
         ("mbps = 5", "mbits = 5", r"fleet\.devices\.0\.mbits: unknown key"),
         ("[stop]", "[stop]\nfoo = 1", r"stop\.foo: unknown key; known here: rounds, epochs"),
+        (
+            "batch_size = 20",
+            "learning_rate = 0.1",
+            r"it is a key of training\.device and of training",
+        ),
+        ('name = "mine"', 'name = "mine"\nepochs = 3', "epochs: unknown key; it is a key of stop"),
         ('name = "mine"', 'nmae = "mine"', r"nmae: unknown key; did you mean 'name'"),
         ("batch_size = 20", 'batch_size = "20"', r"training\.batch_size = '20': .*integer"),
         ("batch_size = 20", "batch_size = 20.5", r"training\.batch_size = 20\.5: .*integer"),

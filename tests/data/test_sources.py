@@ -14,8 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     IterableDataset,
+    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -104,12 +106,15 @@ def test_rows_go_through_a_collate_function_as_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    "sampler", [SubsetRandomSampler([0, 1]), WeightedRandomSampler([0.5] * 6, 6)]
+    "sampler",
+    [SubsetRandomSampler([0, 1]), WeightedRandomSampler([0.5] * 6, 6), SequentialSampler([0, 1])],
 )
 def test_a_sampler_that_chooses_samples_is_refused(sampler: Any) -> None:
     message = f"the DataLoader's {type(sampler).__name__} chooses .* give the dataset, or a Subset"
     with pytest.raises(ConfigError, match=message):
         as_dataset(DataLoader(PAIRS, sampler=sampler), PAIRS)
+    with pytest.raises(ConfigError, match=message):  # also where it is asked for whole batches
+        as_dataset(DataLoader(PAIRS, batch_sampler=BatchSampler(sampler, 2, False)), PAIRS)
     chosen = as_dataset(DataLoader(Subset(PAIRS, [0, 1])), PAIRS)
     assert torch.equal(inputs(chosen), X[:2])
 

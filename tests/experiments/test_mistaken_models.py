@@ -64,6 +64,19 @@ def test_a_fleet_that_is_a_list_is_told_its_form() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"training": [("batch_size", 4)]}, r"training is a list; give training=\{'batch_size'"),
+        ({"stop": 3}, r"stop is a int; give stop=\{'epochs': 10\}"),
+        ({"method": Both}, "is a class; give a function that returns a fedoptima.methods.Method"),
+    ],
+)
+def test_parts_of_another_kind_are_told_their_form(part: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fedoptima.simulate("recipes/demo_digits.toml", dry=True, **part)  # type: ignore[arg-type]
+
+
 def test_a_model_that_returns_more_than_its_predictions_is_refused_without_a_time() -> None:
     assert refusal(Both()).endswith("(2, 2), which is (batch, 2), and nothing beside it")
 
@@ -114,6 +127,60 @@ def test_a_hook_on_a_gradient_is_not_lost_in_silence() -> None:
     model = small()
     model[0].weight.register_hook(lambda gradient: 0 * gradient)
     assert refusal(model).startswith("model: 0.weight has a hook on its gradient")
+
+
+def test_a_scripted_part_is_not_left_untrained_in_silence() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 2))
+    assert refusal(model).startswith("model: 1 was compiled by torch.jit, and a device's copy of")
+
+
+class Holds(nn.Module):
+    """A constant, or something else, beside its weights."""
+
+    def __init__(self, held: object) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        if isinstance(held, nn.Parameter):
+            self.held = held
+        elif isinstance(held, Tensor):
+            self.register_buffer("held", held)
+        self._state = held
+
+    def get_extra_state(self) -> object:
+        return self._state if isinstance(self._state, dict) else torch.ones(1)
+
+    def set_extra_state(self, state: object) -> None:
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.body(x).relu())
+        return found
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (nn.Parameter(torch.ones(2, dtype=torch.complex64)), "held is complex, and only real"),
+        (torch.ones(2, dtype=torch.complex64), "held is complex, and only real numbers are sent"),
+        (torch.eye(2).to_sparse(), "held (torch.float32, torch.sparse_coo) is of a kind that"),
+        (torch.ones(2, dtype=torch.uint16), "held (torch.uint16, torch.strided) is of a kind"),
+        ({"step": 1}, "_extra_state, which it saves, is no tensor but dict; only tensors are"),
+    ],
+    ids=["complex weight", "complex buffer", "sparse", "uint16", "a dict"],
+)
+def test_what_cannot_be_merged_is_named(held: object, words: str) -> None:
+    assert refusal(Holds(held)).startswith(f"model: {words}")
+
+
+class Empty(nn.Sequential):
+    """As a container is that is filled by its forward alone: Python takes it for false."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_a_model_that_python_takes_for_false_is_a_model() -> None:
+    assert "unknown model" not in refusal(Empty())
 
 
 class Remembers(nn.Module):

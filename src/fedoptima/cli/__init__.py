@@ -12,8 +12,19 @@ __all__ = ["main"]
 
 
 def main() -> None:
+    _open_what_is_closed()
     try:
         from fedoptima.cli.app import main as command
     except KeyboardInterrupt:  # before there is anybody to explain it
         os._exit(130)
     command()
+
+
+def _open_what_is_closed() -> None:
+    """Started without stdin, stdout or stderr, a file of the run would take its number, and what
+    libraries in C print would be written into it."""
+    for output in (0, 1, 2):
+        try:
+            os.fstat(output)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free

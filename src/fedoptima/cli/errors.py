@@ -7,6 +7,7 @@ and keeps its traceback.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import typer
 from rich.text import Text
 
 from fedoptima.core.errors import ConfigError, FedOptimaError
-from fedoptima.display.console import stderr
+from fedoptima.display.console import NO_ROOM, stderr
 from fedoptima.display.wording import at_the_command_line
 
 CONFIG, FAILED, INTERRUPTED = 2, 1, 130
@@ -35,6 +36,15 @@ def explained(command: Callable[Parameters, None]) -> Callable[Parameters, None]
         except FedOptimaError as error:
             complain(str(error))
             raise typer.Exit(CONFIG if isinstance(error, ConfigError) else FAILED) from error
+        except OSError as error:
+            what = error.filename or "the output"
+            if error.errno in NO_ROOM or error.errno == errno.EROFS:
+                complain(f"{what} cannot be written: {error.strerror}")
+            elif error.errno in (errno.EACCES, errno.EPERM) and error.filename:
+                complain(f"{what}: {error.strerror}")
+            else:
+                raise
+            raise typer.Exit(FAILED) from error
         except (KeyboardInterrupt, RuntimeError) as error:
             # What Ctrl-C breaks while a class is made, Python 3.11 calls a RuntimeError.
             if isinstance(error, RuntimeError) and not isinstance(
@@ -71,5 +81,6 @@ def leave_at_once(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader has gone
-            stream.flush()
+            if stream is not None:
+                stream.flush()
     os._exit(code)

@@ -215,7 +215,12 @@ def _as_table(key: str, details: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _nearest(place: Sequence[str], model: type[BaseModel]) -> str:
-    return nearest(place[-1], _fields_at(place[:-1], model))
+    *above, key = place
+    known = _fields_at(above, model)
+    inside = [name for name in known if key in _fields_at([*above, name], model)]
+    if inside:
+        return f"; it is a key of {' and of '.join('.'.join([*above, name]) for name in inside)}"
+    return nearest(key, known)
 
 
 def nearest(key: str, known: Sequence[str]) -> str:

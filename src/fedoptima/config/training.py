@@ -74,7 +74,10 @@ class OptimizerConfig(Strict):
     nesterov: bool = Field(default=False, description="sgd alone: Nesterov's momentum.")
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Weight decay.")
     clip_norm: Positive | None = Field(
-        default=None, description="Gradients with a larger norm are clipped to it.", examples=[1.0]
+        default=None,
+        description="Gradients with a larger norm are clipped to it; of a model that is cut, each "
+        "side by its own.",
+        examples=[1.0],
     )
     reset_on_load: bool = Field(
         default=False,

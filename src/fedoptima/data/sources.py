@@ -126,22 +126,25 @@ class _Numbered:
 
 def _unwrapped(loader: DataLoader[Any], where: str) -> Any:
     data: Any = loader.dataset
-    stream, sampler = _is_stream(data), loader.sampler
-    known = stream or type(sampler) is SequentialSampler
+    stream, sampler, batches = _is_stream(data), loader.sampler, loader.batch_sampler
+    if type(batches) is BatchSampler:
+        sampler = batches.sampler  # the DataLoader's own, unless batches were given to it
+    known = stream or (type(sampler) is SequentialSampler and len(sampler) == len(data))
     if isinstance(sampler, RandomSampler):
         known = not sampler.replacement and sampler.num_samples == len(data)
-    if not known or type(loader.batch_sampler) not in (BatchSampler, type(None)):
-        chooser = loader.batch_sampler if known else sampler
+    if not known or type(batches) not in (BatchSampler, type(None)):
+        chooser = batches if known else sampler
         raise ConfigError(
             f"{where}: the DataLoader's {type(chooser).__name__} chooses which samples are drawn, "
             "but here each device goes through all of its own; give the dataset, or a Subset of it"
         )
-    if loader.batch_size not in (None, 1):  # 1 is the default: nobody has asked for it
+    size = batches.batch_size if type(batches) is BatchSampler else loader.batch_size
+    if size not in (None, 1):  # 1 is the default: nobody has asked for it
         LOG.warning(
             "%s: a DataLoader stands for its dataset; batches have training.batch_size samples, "
             "not its %d",
             where,
-            loader.batch_size,
+            size,
         )
     if loader.collate_fn in _PLAIN_COLLATE:
         return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedoptima.core.text import printable
 from fedoptima.display.closed_terminal import let_go_of_closed_terminals
 
 _WIDE = 10_000  # columns, more than any table has
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 class _PlainConsole(Console):
@@ -32,12 +34,16 @@ class _PlainConsole(Console):
                 yield Segment(text, segment.style)
 
     def __exit__(self, *error: Any) -> None:
-        """All output goes through here. A run does not end with the terminal that shows it."""
+        """All output goes through here. A run does not end with the terminal that shows it, nor
+        because the file that its progress goes to is on a full disk."""
         try:
             super().__exit__(*error)
-        except OSError:
-            if not let_go_of_closed_terminals():
+        except OSError as failure:
+            if let_go_of_closed_terminals():
+                return
+            if not self.stderr or failure.errno not in NO_ROOM:
                 raise
+            del self._buffer[:]
 
 
 def stdout() -> Console:
@@ -51,9 +57,8 @@ def stderr() -> Console:
 
 
 def say(console: Console, line: str) -> None:
-    """Flushed: a line of progress is wanted now, also where the output is a file."""
+    """Not folded, as what is printed for people is."""
     console.print(line, soft_wrap=True)
-    console.file.flush()
 
 
 def plain_table(*columns: str, left: int = 1) -> Table:

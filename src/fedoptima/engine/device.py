@@ -178,22 +178,23 @@ class DeviceEngine:
         output, labels, share = self._run(seq, part, parts)
         self._waiting[seq, part] = (parts, output, labels)
         tensors = {**self._cut.encode(name_activation(output)), LABELS: labels}
-        if parts > 1:
-            tensors[SHARE] = torch.full((), share, device=self._workload.compute)
+        if share is not None:
+            tensors[SHARE] = share
         return Outcome(pack(result, tensors))
 
-    def _run(self, seq: int, part: int, parts: int) -> tuple[object, Tensor, float]:
-        """Output and labels of one part of a mini-batch, and its share of the mini-batch."""
+    def _run(self, seq: int, part: int, parts: int) -> tuple[object, Tensor, Tensor | None]:
+        """Output and labels of one part of a mini-batch, and its share where it is not all."""
         if self._batch is None or self._batch[0] != seq:  # the parts of a mini-batch share it
             self._batch = (seq, *self._loader.batch(seq))
         _, inputs, labels = self._batch
-        whole = len(labels)
+        share: Tensor | None = None
         if parts > 1:
             inputs = map_tensors(inputs, lambda tensor: tensor.tensor_split(parts)[part])
-            labels = labels.tensor_split(parts)[part]
+            whole, labels = labels, labels.tensor_split(parts)[part]
+            share = self._workload.task.share(labels, whole)
         self._seed_torch("step", seq, part)
         output = self._learning().call(inputs)
-        return output, labels, len(labels) / whole
+        return output, labels, share
 
     def _auxiliary_step(self, seq: int, result: PayloadId) -> Outcome:
         _, output, labels = self._waiting.pop((seq, 0))

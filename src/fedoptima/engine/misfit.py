@@ -5,11 +5,13 @@ from __future__ import annotations
 from copy import deepcopy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from fedoptima.config.training import Precision
 from fedoptima.core.errors import ConfigError
+from fedoptima.engine.value_ranges import ORDERED
 from fedoptima.models.activation import Inputs, tensors_of
 
 
@@ -31,6 +33,49 @@ def check_copies(model: nn.Module) -> None:
                 f"model: {name} has a hook on its gradient, which a copy for a device would not "
                 "have; compute what it does in the forward, or freeze what is not to be trained "
                 "with .requires_grad_(False)"
+            )
+
+
+def check_tensors(model: nn.Module) -> None:
+    """All that a model saves is sent and merged: real numbers, in tensors that have a mean."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"model: {name}, which it saves, is no tensor but {type(value).__name__}; only "
+                "tensors are sent and merged: leave out layers that were quantised already, and "
+                "keep other state where state_dict() does not look"
+            )
+        if value.is_complex():
+            raise ConfigError(
+                f"model: {name} is complex, and only real numbers are sent and merged; keep "
+                "torch.view_as_real of it, and call torch.view_as_complex in the forward. A "
+                "constant may stay as it is with register_buffer(..., persistent=False)"
+            )
+        if value.dtype not in ORDERED or value.layout is not torch.strided:
+            raise ConfigError(
+                f"model: {name} ({value.dtype}, {value.layout}) is of a kind that cannot be "
+                "merged; keep it as a dense tensor of float32 or int64"
+            )
+
+
+def check_precision_of(model: nn.Module, precision: Precision) -> None:
+    """Torch's autocast is for weights in float32, and what crosses the cut is float32 with it."""
+    low = [p.dtype for p in model.parameters() if p.dtype in (torch.bfloat16, torch.float16)]
+    if precision == "bf16" and low:
+        raise ConfigError(
+            f"training.precision = 'bf16': is for a model in float32, and this one has weights in "
+            f"{str(low[0]).removeprefix('torch.')}; leave it out, or convert the model with "
+            ".float()"
+        )
+
+
+def check_scripts(model: nn.Module) -> None:
+    """The weights of a copy of a script are no leaves of autograd: they get no gradient."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and any(True for _ in module.parameters()):
+            raise ConfigError(
+                f"model: {name or 'it'} was compiled by torch.jit, and a device's copy of it would "
+                "not be trained; give the module from before torch.jit.script or torch.jit.trace"
             )
 
 

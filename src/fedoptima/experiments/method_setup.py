@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from difflib import get_close_matches
+from inspect import isclass
 from typing import get_type_hints
 
 from pydantic import ConfigDict, ValidationError, validate_call
@@ -31,6 +32,11 @@ def build_method(recipe: Recipe, devices: int, given: Given | None = None) -> Me
     given = given or Given()
     name, options = recipe.method.name, recipe.method.options
     build = find_method(name, given.code, given.methods)
+    if isclass(build):
+        raise ConfigError(
+            f"method.name = {name!r}: is a class; give a function that returns a "
+            "fedoptima.methods.Method"
+        )
     known = options_of(build)
     for option in options:
         if option not in known:

@@ -51,6 +51,12 @@ def recipe_from(
     the rest. ``others``: tables and values of the recipe, as they are there. ``where``: what a
     mistake is in, a call such as "simulate()".
     """
+    for name, table, example in (
+        ("training", training, "{'batch_size': 50}"),
+        ("stop", stop, "{'epochs': 10}"),
+    ):
+        if table is not None and not isinstance(table, Mapping):
+            raise ConfigError(f"{where}: {name} is a {type(table).__name__}; give {name}={example}")
     if epochs is not None and stop is not None and stop.get("epochs", epochs) != epochs:
         raise ConfigError(
             f"{where}: epochs={epochs} and stop={{'epochs': {stop['epochs']}}} are both given; "

@@ -30,7 +30,15 @@ from fedoptima.engine.graphs.device import GraphedDevice
 from fedoptima.engine.graphs.recorder import say_why_not
 from fedoptima.engine.graphs.server import GraphedServer
 from fedoptima.engine.local_loss import LocalLoss
-from fedoptima.engine.misfit import check_complete, check_copies, check_trained, slow_statistics
+from fedoptima.engine.misfit import (
+    check_complete,
+    check_copies,
+    check_precision_of,
+    check_scripts,
+    check_tensors,
+    check_trained,
+    slow_statistics,
+)
 from fedoptima.engine.server import ServerEngine
 from fedoptima.engine.workload import Workload
 from fedoptima.experiments.assembly import Assembly, Simulated, assemble_dry, build_simulation
@@ -122,8 +130,11 @@ def prepare_run(
     validation = dataset.test
     if recipe.data.validation != "test":
         dataset, validation = hold_out(dataset, recipe.data.validation, recipe.seed)
-    model = given.model or _build_model(recipe, dataset, given.code)
+    model = _build_model(recipe, dataset, given.code) if given.model is None else given.model
     check_complete(model)
+    check_scripts(model)
+    check_tensors(model)
+    check_precision_of(model, recipe.training.precision)
     check_copies(model)
     forget_agreement(model)
     check_trained(model)

@@ -69,11 +69,17 @@ def _compare(whole: _Outcome, other: _Outcome) -> str | None:
             if found is None:  # a tensor that the model does not save
                 continue
             bound = noise + _TOLERANCE * _largest(tensor)
-            expected, found = tensor.double(), found.double()
+            expected, found = _plain(tensor), _plain(found)
             if not torch.allclose(expected, found, rtol=0, atol=bound, equal_nan=True):
                 return f"{what} {name!r}" if name else what
     return None
 
 
 def _largest(tensor: Tensor) -> float:
-    return float(tensor.double().nan_to_num(0.0, 0.0, 0.0).abs().max()) if tensor.numel() else 0.0
+    return float(_plain(tensor).nan_to_num(0.0, 0.0, 0.0).abs().max()) if tensor.numel() else 0.0
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """In double precision; the gradient of an embedding may be sparse."""
+    dense = tensor.to_dense() if tensor.is_sparse else tensor
+    return torch.view_as_real(dense).double() if dense.is_complex() else dense.double()

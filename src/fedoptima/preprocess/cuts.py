@@ -264,7 +264,8 @@ def _joined_by_running(segments: Segments, parts: Sequence[nn.Module], example: 
         # Every write in place, also through a view, raises a tensor's version from a clone's 0.
         if is_inputs(entered) and any(t._version for t in tensors_of(entered)):
             joined.add(index)
-        if not (segments.may_cross(value) and _samples_first(value, larger, samples_in(example))):
+        ordered = segments.may_cross(value) and _is_real(value)
+        if not (ordered and _samples_first(value, larger, samples_in(example))):
             joined.add(index + 1)
     if not isinstance(value, Tensor):
         raise ConfigError(
@@ -282,6 +283,11 @@ def _with_one_more(example: object) -> object:
 def _samples_first(value: object, larger: object, samples: int) -> bool:
     both = ((value, samples), (larger, samples + 1))
     return all(t.shape[:1] == (rows,) for each, rows in both for t in tensors_of(each))
+
+
+def _is_real(value: object) -> bool:
+    """Whose values have an order: what is received is held against the values of an example."""
+    return not any(tensor.is_complex() for tensor in tensors_of(value))
 
 
 def _try(name: str, part: nn.Module, value: object) -> object:

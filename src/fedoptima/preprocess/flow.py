@@ -112,6 +112,8 @@ class Flow:
                 return f"what comes after it needs the data themselves ({name}), which never cross"
             if not self._may_be_sent(node):
                 value = value_of(node)
+                if isinstance(value, TensorValue) and value.dtype.is_complex:
+                    return f"a complex tensor would cross ({node.name}), and only real ones may"
                 shape = "x".join(map(str, value.shape)) if isinstance(value, TensorValue) else ""
                 return f"a tensor without the samples first would cross ({node.name}, {shape})"
         return None
@@ -160,7 +162,8 @@ class Flow:
         if not isinstance(value, TensorValue) or not value.shape or node in self._raw:
             return False
         first, *others = value.shape
-        return first == BATCH and all(isinstance(size, int) for size in others)
+        sized = first == BATCH and all(isinstance(size, int) for size in others)
+        return sized and not value.dtype.is_complex
 
     def _crossings(self) -> Iterator[Place]:
         """Of every place, from before the first node to behind the last."""

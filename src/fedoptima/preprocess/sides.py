@@ -150,7 +150,17 @@ def _build_auxiliary(
             return users_auxiliary(settings.auxiliary_code, activation, settings.classes, key)
         if variant == LIGHT:
             return _build_light(device, example, activation, settings, most)
-        return build_auxiliary(device, activation, settings.output, variant, server_parameters=most)
+        network = build_auxiliary(
+            device, activation, settings.output, variant, server_parameters=most
+        )
+        return _in_its_precision(network, activation)
+
+
+def _in_its_precision(network: nn.Module | None, activation: object) -> nn.Module | None:
+    """As what it reads: the model may be in bfloat16."""
+    if network is not None and tensors_of(activation)[0].is_floating_point():
+        network.to(tensors_of(activation)[0].dtype)
+    return network
 
 
 def _build_light(
@@ -161,7 +171,7 @@ def _build_light(
     network = None
     for build in light_forms(device, activation, settings.output, most):
         torch.manual_seed(derive(settings.seed, "auxiliary"))
-        network = build()
+        network = _in_its_precision(build(), activation)
         assert network is not None
         if training_flops(network, activation, input_gradient=True) <= affordable:
             break

@@ -183,6 +183,16 @@ class Task:
         """How many labels of a batch count."""
         return labels.numel() if self.ignore_index is None else (labels != self.ignore_index).sum()
 
+    def share(self, part: Tensor, whole: Tensor) -> Tensor:
+        """How much the loss of a part of a mini-batch counts: a loss is a mean over labels."""
+        if self.ignore_index is None:
+            return torch.full((), len(part) / len(whole), device=part.device)
+        counted = (part != self.ignore_index).sum() / (whole != self.ignore_index).sum().clamp_min(
+            1
+        )
+        # Where no label counts the loss is 0, whatever its share; and a share is above 0.
+        return counted.clamp_min(torch.finfo(counted.dtype).tiny)
+
 
 def check_loss(loss: object) -> None:
     if isinstance(loss, str):

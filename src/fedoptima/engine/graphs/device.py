@@ -145,13 +145,13 @@ class GraphedDevice(DeviceEngine):
         _, labels, sent = forward.recording.replay(lambda: self._seed("step", seq, part))
         self._waiting[seq, part] = (parts, forward, labels)
         tensors = {name: tensor.clone() for name, tensor in sent.items()}
+        assert self._labels is not None
+        whole = self._labels[seq % self._loader.per_epoch]
         if parts == 1:
-            assert self._labels is not None
-            tensors[LABELS] = self._labels[seq % self._loader.per_epoch]
+            tensors[LABELS] = whole
         else:
             tensors[LABELS] = labels.clone()
-            share = len(labels) / self._loader.batch_size
-            tensors[SHARE] = torch.full((), share, device=self._workload.compute)
+            tensors[SHARE] = self._workload.task.share(labels, whole)
         return Outcome(pack(result, tensors))
 
     def _recorded_forward(self, seq: int, part: int, parts: int) -> _Forward:
