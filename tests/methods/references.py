@@ -37,7 +37,9 @@ class Worker:
     ) -> None:
         self.model = deepcopy(model).train()
         self.loader = loader
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=rate, momentum=momentum, fused=True
+        )
         self.iterations = loader.per_epoch  # of a round: one pass over the device's samples
         self.step = 0
         self.began = 0  # the version its round began with
@@ -92,9 +94,9 @@ class SplitWorker(Worker):
         super().__init__(model, loader, rho=rho, resets=resets)
         self.parts = parts
         self.front, self.back = self.model[:1], self.model[1:]
-        self.optimizer = torch.optim.SGD(self.front.parameters(), lr=0.05, momentum=0.9)
+        self.optimizer = torch.optim.SGD(self.front.parameters(), lr=0.05, momentum=0.9, fused=True)
         self.server_optimizer = torch.optim.SGD(
-            self.back.parameters(), lr=server_rate, momentum=server_momentum
+            self.back.parameters(), lr=server_rate, momentum=server_momentum, fused=True
         )
 
     def learn(self, inputs: Tensor, labels: Tensor) -> None:

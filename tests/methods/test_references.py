@@ -281,7 +281,7 @@ def test_cse_fsl_is_fedavg_of_the_device_sides_and_sgd_on_the_server(
 def trained_server_side(run: Run, workers: Mapping[str, AuxiliaryWorker]) -> State:
     """What devices send does not depend on the server side, so that can be trained afterwards."""
     back = network()[1:]
-    optimizer = torch.optim.SGD(back.parameters(), lr=0.03, momentum=0.8)
+    optimizer = torch.optim.SGD(back.parameters(), lr=0.03, momentum=0.8, fused=True)
     steps = [
         (record.event.job.origin, record.event.job.seq)
         for record in run.records
