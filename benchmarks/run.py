@@ -29,6 +29,7 @@ MEASUREMENTS: dict[str, tuple[str, tuple[str, ...]]] = {  # the module, and what
     "report_size": ("report_size", ()),
     "resume_cost": ("resume_cost", ()),
     "step_costs": ("step_costs", ()),
+    "optimizer_steps": ("optimizer_steps", ()),
 }
 
 

@@ -79,7 +79,7 @@ def _is_simple(optimizer: torch.optim.Optimizer) -> bool:
 
 def _is_fast_on_cpu(parameters: Sequence[Tensor]) -> bool:
     """May torch's fused kernels take their steps? They read and write each number once: SGD takes
-    half the time, Adam a third to an eighth.
+    half the time, Adam a quarter to a third (`python -m benchmarks.run optimizer_steps`).
 
     They pair the numbers of tensors by their place in memory, so all have to be contiguous. Half
     precision they get wrong (torch 2.13: SGD without momentum).
