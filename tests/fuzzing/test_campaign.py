@@ -35,6 +35,12 @@ def test_a_small_device_is_not_held_for_those_that_have_left() -> None:
     assert not tally.failures, tally.failures[0]
 
 
+def test_a_device_that_has_left_need_not_be_answered() -> None:
+    # Its update counts although it is gone, and is then refused: the server went back in time.
+    tally = play_seeds([1_000_207], {"cse_fsl": OURS["cse_fsl"]})
+    assert not tally.failures, tally.failures[0]
+
+
 def test_the_methods_take_turns() -> None:
     tally = play_seeds(range(2 * len(OURS)), OURS)
     assert tally.runs == dict.fromkeys(OURS, 2)

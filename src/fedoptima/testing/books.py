@@ -308,7 +308,8 @@ class Books:
         match note.kind:
             case NoteKind.UPDATE_REFUSED:
                 self._open.pop(device, None)
-                self._refused[device] = self.version
+                if device in self._sessions:  # else it is answered when it is back
+                    self._refused[device] = self.version
             case NoteKind.UPDATE_SCALED:
                 self._scaled[device] = float(note.text)
             case NoteKind.NOT_WAITED_FOR:
@@ -318,8 +319,7 @@ class Books:
         if self._changed and not failed:
             raise LawBroken("evaluation", "the run ended without measuring its last model")
         told = {e.to for e in effects if isinstance(e, Send) and isinstance(e.message, Stop)}
-        if not self._sessions.keys() <= told:
-            untold = sorted(self._sessions.keys() - told)
+        if untold := sorted(self._sessions.keys() - told):
             raise LawBroken("answers", f"the run ended, which {untold} were not told")
 
     # ---- after the event ---------------------------------------------------------------------
