@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import maybe_disable_thunkify
@@ -44,8 +45,19 @@ class _Events:
         return self
 
 
+Trace = Callable[[nn.Module], object]
+
+
+def by_torch_fx(model: nn.Module) -> object:
+    return GraphSegments(model, torch.ones(3, 4))
+
+
+def by_torch_export(model: nn.Module) -> object:
+    return exported(model, torch.ones(3, 4))
+
+
 @contextmanager
-def halted(trace: Callable[[nn.Module], object]) -> Iterator[None]:
+def halted(trace: Trace) -> Iterator[None]:
     model, answers = Halting(), list[object]()
     thread = Thread(target=lambda: answers.append(trace(model)))
     thread.start()
@@ -69,14 +81,14 @@ def test_modules_run_on_one_thread_while_torch_fx_traces_on_another() -> None:
 
     model = nn.Sequential(nn.Linear(4, 4), Scaled())
     expected = model(torch.ones(2, 4))
-    with halted(lambda model: GraphSegments(model, torch.ones(3, 4))):
+    with halted(by_torch_fx):
         assert torch.equal(model(torch.ones(2, 4)), expected)
 
 
 def test_modules_run_on_one_thread_while_torch_exports_on_another() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     expected = model(torch.ones(2, 4))
-    with halted(lambda model: exported(model, torch.ones(3, 4))):
+    with halted(by_torch_export):
         assert torch.equal(model(torch.ones(2, 4)), expected)
 
 
@@ -97,3 +109,20 @@ def test_an_exported_graph_is_cut_on_one_thread_while_torch_exports_on_another()
         maybe_disable_thunkify(),  # as in some of torch's own passes: nothing is put off
     ):
         assert places() == expected
+
+
+@pytest.mark.parametrize("first", [by_torch_fx, by_torch_export])
+@pytest.mark.parametrize("second", [by_torch_fx, by_torch_export])
+def test_two_threads_trace_one_after_the_other(first: Trace, second: Trace) -> None:
+    # The second would find the first one's methods in place of torch's, and put them back for good.
+    by_torch_export(nn.Linear(4, 4))  # torch has loaded what it needs for that
+    methods = [nn.Module.__call__, nn.Module.__getattr__]
+    model, answers = Halting(), list[object]()
+    later = Thread(target=lambda: answers.append(second(model)))
+    with halted(first):
+        later.start()
+        model.events.reached.wait(1.0)  # it must not come so far
+    model.events.go_on.set()
+    later.join()
+    assert answers, "the second trace failed"
+    assert [nn.Module.__call__, nn.Module.__getattr__] == methods

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -24,6 +23,7 @@ from torch import Tensor, fx, nn
 from fedoptima.core.errors import ConfigError
 from fedoptima.models.activation import call, map_tensors, tensors_of
 from fedoptima.preprocess.quiet_torch import quiet_torch
+from fedoptima.preprocess.tracing import TRACING
 from fedoptima.preprocess.user_code import WAY_OUT, CannotTrace, line_of, reason_of
 
 ROOT = "model."  # of the tensors' names: the model is a part of what is exported
@@ -66,7 +66,7 @@ _made: WeakKeyDictionary[nn.Module, dict[object, Both | str]] = WeakKeyDictionar
 def exported(model: nn.Module, example: object) -> Both:
     """The graphs of ``model`` in training and in evaluation, for inputs like ``example``."""
     kind = _kind(example)
-    with _EXPORTING:
+    with TRACING:
         known = _made.setdefault(model, {})
         if kind not in known:
             try:
@@ -78,9 +78,6 @@ def exported(model: nn.Module, example: object) -> Both:
     if isinstance(found, str):
         raise CannotTrace(found)
     return found
-
-
-_EXPORTING = RLock()  # an evaluation may cut the same model on another thread
 
 
 class Whole(nn.Module):

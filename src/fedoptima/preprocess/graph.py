@@ -9,17 +9,17 @@ a block of its own: cutting before it would save neither work nor bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 
 from fedoptima.models.activation import call
+from fedoptima.preprocess.tracing import TRACING
 from fedoptima.preprocess.user_code import WAY_OUT, CannotTrace, line_of, reason_of
 
 _ROOT = "model."
-_TRACING = RLock()  # it changes the mode of the model, which an evaluation may cut at the same time
 
 
 class GraphSegments:
@@ -253,7 +253,7 @@ class _Tracer(fx.Tracer):
 
 def _trace(model: nn.Module, example: object) -> tuple[_OneInput, fx.Graph]:
     """Trace in both modes: a graph holds the value ``self.training`` had when it was traced."""
-    with _TRACING:
+    with TRACING:  # also because it changes the mode of the model
         return _traced(model, example)
 
 
