@@ -112,7 +112,7 @@ def words(folder: Path) -> str:
             if cells[place]:
                 text += ["", meaning, ""]
                 text += [f"- {told(cell, found)}" for cell in cells[place]]
-        text += ["", ", ".join(f"{key}: {value}" for key, value in found.origin.items())]
+        text += ["", "\n\n".join(found.origins)]
     return "\n".join([*text, ""])
 
 

@@ -95,7 +95,7 @@ def write_words(folder: Path) -> None:
         whole, *where = summary(found)
         text += [f"## {found.name}", "", f"![{found.name}]({file.stem}.svg)", "", whole, ""]
         text += [*(f"- {sentence}" for sentence in where), ""]
-        text += [f"{', '.join(f'{key}: {value}' for key, value in found.origin.items())}", ""]
+        text += ["\n\n".join(found.origins), ""]
     (folder / "words.md").write_text("\n".join(text), encoding="utf-8")
 
 

@@ -173,7 +173,10 @@ def test_any_other_runtime_error_keeps_its_traceback() -> None:
     ("error", "words"),
     [
         (OSError(errno.EROFS, "Read-only", "run/x"), "error: run/x cannot be written: Read-only\n"),
-        (OSError(errno.ENOSPC, "No space"), "error: the output cannot be written: No space\n"),
+        (
+            OSError(errno.ENOSPC, "No space"),
+            "error: the output or a file cannot be written: No space\n",
+        ),
         (OSError(errno.EACCES, "Permission denied", "x"), "error: x: Permission denied\n"),
     ],
     ids=["read-only", "full", "forbidden"],

@@ -59,13 +59,15 @@ def test_a_result_for_which_there_is_no_room_is_an_error(
 ) -> None:
     found = redirected(tmp_path, ">/dev/full", *words)
     assert found.returncode == 1
-    assert found.stderr == "error: the output cannot be written: No space left on device\n"
+    assert (
+        found.stderr == "error: the output or a file cannot be written: No space left on device\n"
+    )
 
 
 def test_what_is_closed_at_the_start_is_no_file_of_the_run(tmp_path: Path) -> None:
     """What libraries in C print would be written into it."""
     report = "import os, fedoptima.cli as c; c._open_what_is_closed(); os.open('/dev/null', 0); "
-    report += "print(*(os.readlink(f'/proc/self/fd/{n}') for n in (0, 2)))"
+    report += "print(*(os.readlink(f'/proc/self/fd/{n}') for n in (0, 2)), os.get_inheritable(2))"
     shell = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-c", report]
     found = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert found.stdout == "/dev/null /dev/null\n"
+    assert found.stdout == "/dev/null /dev/null True\n"  # processes that it starts have it, too

@@ -102,6 +102,23 @@ def test_a_worker_whose_run_has_failed_on_a_gpu_does_no_other(
     assert (found[0] == found[1]) is same
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_nothing_is_left_of_a_worker_that_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "grpc", raising=False)
+    monkeypatch.setattr(process_pool, "execute", lambda *_: os._exit(7))
+    recipe = tiny(tmp_path).model_copy(update={"device": device})
+    with ProcessPool(1, Given(nn.Linear(2, 2))) as pool:
+        before = len(os.listdir("/proc/self/fd"))
+        pool.start(0, Order(recipe, tmp_path / "run", dry=False, checkpoint_every=60.0))
+        found: list[object] = []
+        while not found:
+            found += [news for _, news in pool.news()]
+        assert found == [Lost("its process ended with exit code 7")]
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_worker_that_does_not_end_when_it_is_asked_to_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,16 @@ def rows(**columns: Any) -> datasets.Dataset:
 # ---- a DataLoader --------------------------------------------------------------------------------
 
 
+class Endless:
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return X[row % len(X)], 0
+
+
+def test_a_dataloader_of_something_without_a_length_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="cannot use Endless as data"):
+        as_dataset(DataLoader(Endless()), PAIRS)  # type: ignore[arg-type]
+
+
 def test_a_data_loader_stands_for_its_dataset(caplog: pytest.LogCaptureFixture) -> None:
     dataset = as_dataset(DataLoader(PAIRS, batch_size=2, shuffle=True), DataLoader(PAIRS))
     assert [record.getMessage() for record in caplog.records] == [

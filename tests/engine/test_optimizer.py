@@ -63,6 +63,7 @@ def test_an_optimiser_is_torchs_own_with_the_settings_given(name: str) -> None:
         OptimizerConfig(momentum=0.9, nesterov=True),
         OptimizerConfig(momentum=0.9, options={"dampening": 0.5}),
         OptimizerConfig(momentum=0.9, options={"maximize": True}),
+        OptimizerConfig(momentum=0.9, options={"fused": False}),
         OptimizerConfig(name="adam"),
         OptimizerConfig(name="adam", options={"amsgrad": True, "foreach": True}),
         OptimizerConfig(name="adamw"),
@@ -106,6 +107,27 @@ def test_a_plain_step_is_torchs_own(
         assert parameter.requires_grad
         assert torch.is_grad_enabled()
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("options", [{"fused": False}, {"foreach": False}])
+def test_a_form_of_the_step_that_is_asked_for_is_taken_to_the_last_digit(
+    name: str, options: dict[str, object]
+) -> None:
+    settings = OptimizerConfig(name=name, learning_rate=0.3, momentum=0.9, options=options)  # type: ignore[arg-type]
+    if name == "adam":
+        settings = settings.model_copy(update={"momentum": 0.0})
+    found = []
+    for plain in (True, False):
+        torch.manual_seed(1)
+        parameter = nn.Parameter(torch.randn(1000))
+        optimizer = build_optimizer(settings, [parameter])
+        take = plain_step(optimizer) if plain else optimizer.step
+        for _ in range(5):
+            parameter.grad = torch.randn(1000)
+            take()
+        found.append(parameter.detach())
+    assert torch.equal(*found)
 
 
 def test_a_plain_step_takes_sparse_gradients_as_torch_does() -> None:

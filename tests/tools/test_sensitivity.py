@@ -37,11 +37,26 @@ def test_what_has_changed_is_measured_again_and_the_rest_is_kept(tmp_path: Path)
     measured = Sensitivity.from_json(file.read_text())
     wrong = {cell: dict.fromkeys(measured.methods, 1.0) for cell in measured.times}
     file.write_text(replace(measured, times=wrong).to_json())
-    main([*command, "--again", "fedoptima"])
+    main([*command, "--again", "fedoptima", "--commit", "new"])
     found = Sensitivity.from_json(file.read_text())
+    assert found.origin == measured.origin
+    [later] = found.later
+    assert later["methods"] == "fedoptima"
+    assert "commit new" in later["fedoptima"]
+    assert "commit new" in (tmp_path / "out/words.md").read_text()
     for cell, times in found.times.items():
         assert times["fedoptima"] == measured.times[cell]["fedoptima"] != 1.0
         assert times["fl"] == 1.0
+
+
+def test_what_was_never_measured_can_be_measured_again(tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(TINY)
+    main(
+        [str(recipe), "--corners", "--jobs", "1", "--out", str(tmp_path / "new")]
+        + ["--methods", "fl", "--again", "fl"]
+    )
+    assert not Sensitivity.from_json((tmp_path / "new/tiny.json").read_text()).missing
 
 
 def test_testbed_b_has_a_grid_around_its_own_server() -> None:

@@ -27,4 +27,5 @@ def _open_what_is_closed() -> None:
         try:
             os.fstat(output)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(opened, True)  # else it would be closed in worker processes

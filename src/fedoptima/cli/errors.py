@@ -37,7 +37,7 @@ def explained(command: Callable[Parameters, None]) -> Callable[Parameters, None]
             complain(str(error))
             raise typer.Exit(CONFIG if isinstance(error, ConfigError) else FAILED) from error
         except OSError as error:
-            what = error.filename or "the output"
+            what = error.filename or "the output or a file"
             if error.errno in NO_ROOM or error.errno == errno.EROFS:
                 complain(f"{what} cannot be written: {error.strerror}")
             elif error.errno in (errno.EACCES, errno.EPERM) and error.filename:

@@ -79,7 +79,9 @@ class ProcessPool:
                 state = worker.recv()
             except (EOFError, OSError):
                 del self._busy[worker]
-                yield index, Lost(_died(self._workers.pop(worker)))
+                process = self._workers[worker]
+                self._forget(worker)
+                yield index, Lost(_died(process))
                 continue
             if state.over:
                 del self._busy[worker]
@@ -90,7 +92,11 @@ class ProcessPool:
     def _retire(self, worker: Connection) -> None:
         """After an error of CUDA a process cannot compute any more: its next run would be lost,
         too. It ends when it finds its pipe closed."""
-        self._retired.append(self._workers.pop(worker))
+        self._retired.append(self._workers[worker])
+        self._forget(worker)
+
+    def _forget(self, worker: Connection) -> None:
+        del self._workers[worker]
         self._on_gpu.discard(worker)
         worker.close()
 
@@ -159,7 +165,8 @@ def _serve(connection: Connection, given: Given) -> None:
     with suppress(EOFError):  # the parent has ended
         while isinstance(order := connection.recv(), Order):
             execute(order, _Pipe(connection), given)
-            _release_memory()
+            with suppress(RuntimeError):  # after an error of CUDA; the next run is another's
+                _release_memory()
 
 
 def _release_memory() -> None:

@@ -68,11 +68,31 @@ class Sensitivity:
     times: Mapping[Conditions, Times] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
     reference: str = REFERENCE  # the method that the others are compared with
+    later: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # origins of what was measured after that, and of what
 
     @property
     def missing(self) -> list[Conditions]:
         """Cells; also those in which a method could not run: perhaps it can now."""
         return [c for c in self.grid.cells() if None in self.times.get(c, {"": None}).values()]
+
+    @property
+    def origins(self) -> list[str]:
+        """In words, a line each."""
+        return [
+            ", ".join(f"{key}: {value}" for key, value in origin.items())
+            for origin in (self.origin, *self.later)
+        ]
+
+    def measured_by(self, origin: Mapping[str, Any]) -> Sensitivity:
+        """What is missing is measured now; the file keeps saying where the rest came from."""
+        if not self.origin:
+            return replace(self, origin=origin)
+        cells = [self.times.get(cell, {}) for cell in self.missing]
+        methods = [m for m in self.methods if any(times.get(m) is None for times in cells)]
+        now = {"methods": "; ".join(methods), **origin}
+        return replace(self, later=(*self.later, now)) if methods else self
 
     def without(self, methods: Collection[str]) -> Sensitivity:
         """As if these had never been measured, whatever their options."""
@@ -101,6 +121,7 @@ class Sensitivity:
             "recipe": self.name,
             "unit": "milliseconds per useful sample",
             "origin": dict(self.origin),
+            "later": [dict(origin) for origin in self.later],
             "axes": ["devices", "mbps", "latency_ms", "server_gflops"],
             "grid": [list(axis) for axis in self.grid.axes],
             "reference": self.reference,
@@ -124,8 +145,8 @@ class Sensitivity:
             )
             seconds = (None if ms is None else ms / 1000 for ms in found)
             times[cell] = dict(zip(methods, seconds, strict=True))
-        reference = plain.get("reference", REFERENCE)
-        return cls(plain["recipe"], grid, methods, times, plain["origin"], reference)
+        reference, later = plain.get("reference", REFERENCE), tuple(plain.get("later", ()))
+        return cls(plain["recipe"], grid, methods, times, plain["origin"], reference, later)
 
 
 def _milliseconds(seconds: float | None) -> float | None:
@@ -180,15 +201,15 @@ def measure(
     first, because they have changed since.
     """
     found = _kept(recipe, grid, tuple(methods), file).without(again)
-    if file is not None and again:
-        write_whole(file, found.to_json())
     times = dict(found.times)
-    found = Sensitivity(recipe.name, grid, tuple(methods), times, origin or found.origin, reference)
+    found = replace(found.measured_by(origin or {}), times=times, reference=reference)
     missing, whole = found.missing, len(list(grid.cells()))
     done = whole - len(missing)
     jobs = jobs or cores()
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
+        if again:
+            write_whole(file, found.to_json())
     if jobs == 1 or len(missing) < 2:
         for count, cell in enumerate(missing, done + 1):
             times[cell] = measure_cell(recipe, methods, cell, times.get(cell))

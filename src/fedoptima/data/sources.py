@@ -129,6 +129,8 @@ def _unwrapped(loader: DataLoader[Any], where: str) -> Any:
     stream, sampler, batches = _is_stream(data), loader.sampler, loader.batch_sampler
     if type(batches) is BatchSampler:
         sampler = batches.sampler  # the DataLoader's own, unless batches were given to it
+    if not stream and not hasattr(data, "__len__"):
+        return data  # which is no data set, and is refused as such
     known = stream or (type(sampler) is SequentialSampler and len(sampler) == len(data))
     if isinstance(sampler, RandomSampler):
         known = not sampler.replacement and sampler.num_samples == len(data)

@@ -73,15 +73,17 @@ def _is_simple(optimizer: torch.optim.Optimizer) -> bool:
     if not isinstance(optimizer, torch.optim.SGD) or len(optimizer.param_groups) > 1:
         return False
     [group] = optimizer.param_groups
-    given = any(group[name] for name in ("maximize", "differentiable", "foreach", "fused"))
-    return not given and _is_fast_on_cpu(group["params"])
+    asked = any(group[name] is not None for name in ("foreach", "fused"))
+    other = group["maximize"] or group["differentiable"]
+    return not (asked or other) and _is_fast_on_cpu(group["params"])
 
 
 def _is_fast_on_cpu(parameters: Sequence[Tensor]) -> bool:
     """May torch's fused kernels take their steps? They read and write each number once: SGD takes
     half the time, Adam a quarter to a third (`python -m benchmarks.run optimizer_steps`).
 
-    They pair the numbers of tensors by their place in memory, so all have to be contiguous. Half
+    They pair the numbers of tensors by their place in memory, so all have to be contiguous; autograd
+    makes gradients like their parameters, and hooks that could replace them are refused. Half
     precision they get wrong (torch 2.13: SGD without momentum).
     """
     return all(
@@ -146,8 +148,7 @@ def _ours(
             momentum=config.momentum,
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
-            fused=fused or None,
-            **config.options,
+            **{"fused": fused or None, **config.options},
         )
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     rate, decay = config.learning_rate, config.weight_decay

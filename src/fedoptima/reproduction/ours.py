@@ -199,12 +199,12 @@ def _best_other(results: Results, workload: str, stated: PaperNumber) -> str:
     """Which baseline has the highest throughput here, where the paper speaks of the best one."""
     if stated.method != OTHERS:
         return ""
-    found = {
-        case.method: fmean(_figure(record, USEFUL) for record in seeds.values())
+    found = [
+        (fmean(_figure(record, USEFUL) for record in seeds.values()), case.method)
         for case, seeds in results.of(figure_of(stated), workload).items()
         if case.method in BASELINES
-    }
-    return f"here the best baseline is {max(found, key=found.__getitem__)}" if found else ""
+    ]
+    return f"here the best baseline is {max(found)[1]}" if found else ""
 
 
 def _idle_reduction(stated: PaperNumber, results: Results) -> list[Value]:
