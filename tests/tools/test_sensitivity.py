@@ -52,10 +52,8 @@ def test_what_has_changed_is_measured_again_and_the_rest_is_kept(tmp_path: Path)
 def test_what_was_never_measured_can_be_measured_again(tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(TINY)
-    main(
-        [str(recipe), "--corners", "--jobs", "1", "--out", str(tmp_path / "new")]
-        + ["--methods", "fl", "--again", "fl"]
-    )
+    command = [str(recipe), "--corners", "--jobs", "1", "--out", str(tmp_path / "new")]
+    main([*command, "--methods", "fl", "--again", "fl"])
     assert not Sensitivity.from_json((tmp_path / "new/tiny.json").read_text()).missing
 
 

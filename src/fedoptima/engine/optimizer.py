@@ -82,9 +82,9 @@ def _is_fast_on_cpu(parameters: Sequence[Tensor]) -> bool:
     """May torch's fused kernels take their steps? They read and write each number once: SGD takes
     half the time, Adam a quarter to a third (`python -m benchmarks.run optimizer_steps`).
 
-    They pair the numbers of tensors by their place in memory, so all have to be contiguous; autograd
-    makes gradients like their parameters, and hooks that could replace them are refused. Half
-    precision they get wrong (torch 2.13: SGD without momentum).
+    They pair the numbers of tensors by their place in memory, so all have to be contiguous; so are
+    their gradients then, by autograd. Half precision they get wrong (torch 2.13: SGD without
+    momentum).
     """
     return all(
         parameter.device.type == "cpu"

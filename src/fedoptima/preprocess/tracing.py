@@ -1,5 +1,5 @@
-"""One trace at a time: torch.fx and torch.export follow a model by replacing methods of `nn.Module`,
-for the whole process, and put back what they have found there."""
+"""One trace at a time: torch.fx and torch.export replace methods of `nn.Module` for the whole
+process while they follow a model, and put back what they have found there."""
 
 from threading import RLock
 
