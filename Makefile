@@ -50,7 +50,7 @@ slow: $(READY) ## Run the tests that take minutes, and the laws over many more r
 fuzz: $(READY) ## Play 50,000 scripts of simulated faults with all methods, and check the laws
 	$(BIN)/fedoptima fuzz --seeds 50000 --jobs $(JOBS)
 
-chaos: $(READY) ## Kill, stop, cut off and starve real processes, three seeds of all methods; record it
+chaos: $(READY) ## Kill, stop, cut off and starve real processes, three seeds of the seven methods; record it
 	$(BIN)/python -m tools.chaos --seeds 3 --record docs/reliability.md
 
 lint: $(READY) ## Check style (ruff) and types (mypy)

@@ -74,7 +74,7 @@ def until_taken(run: Path, process: subprocess.Popen[str]) -> None:
 def test_a_finished_run_is_extended(call: Call, recipe: Path) -> None:
     assert call("simulate", recipe, "--set", "stop.epochs=1", "--out", "run").code == 0
     over = call("simulate", "--resume", "run", "--json")
-    assert json.loads(over.out)["reason"] == "1 epochs done"
+    assert json.loads(over.out)["reason"] == "1 epoch done"
     answer = call("simulate", "--resume", "run", "--extend", "stop.epochs=2", "--json")
     assert answer.code == 0, answer.err
     assert "going on to stop.epochs = 2 instead of 1" in answer.err

@@ -42,9 +42,9 @@ def test_every_method_shows_its_five_policies_and_its_options(call: Call) -> Non
         assert name in answer.words
         for option in method_options(name):
             assert option in answer.words
-    assert "program AuxiliaryLoss server training shared aggregation AsyncStaleness" in answer.words
+    assert "program auxiliary server training shared aggregation AsyncStaleness" in answer.words
     assert "scheduler CounterScheduler flow CappedFlow" in answer.words
-    assert "program FullModel server training none aggregation Barrier" in answer.words
+    assert "program full server training none aggregation Barrier" in answer.words
     assert "on_leave = 'keep', barrier_timeout = (unset)" in answer.words
 
 

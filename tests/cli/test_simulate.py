@@ -13,10 +13,10 @@ from tests.cli.conftest import TINY, Call
 def test_a_run_ends_with_its_figures_and_where_they_are(call: Call, recipe: Path) -> None:
     answer = call("simulate", recipe)
     assert answer.code == 0
-    assert "tiny: fedoptima, seed 1 - 1 epochs done" in answer.words
+    assert "tiny: fedoptima, seed 1 - 1 epoch done" in answer.words
     for figure in ("accuracy", "virtual time", "throughput", "traffic", "trace", "weights"):
         assert figure in answer.words
-    for node in (SERVER, "fast-1", "fast-2", "slow", "mean of 3 devices"):
+    for node in (SERVER, "fast-1", "fast-2", "slow", "all 3 devices"):
         assert node in answer.words
     assert "results in runs/tiny-fedoptima-seed1" in answer.words
     kept = {path.name for path in Path("runs/tiny-fedoptima-seed1").iterdir()}
@@ -32,7 +32,7 @@ def test_progress_goes_to_stderr_and_names_the_folder_first(call: Call, recipe: 
 def test_quiet_shows_only_the_result(call: Call, recipe: Path) -> None:
     answer = call("simulate", recipe, "--dry", "--quiet")
     assert answer.err == ""
-    assert "1 epochs done" in answer.out
+    assert "1 epoch done" in answer.out
 
 
 def test_json_is_the_result_and_nothing_else(call: Call, recipe: Path) -> None:
@@ -88,7 +88,7 @@ def test_many_devices_are_shown_by_the_idlest_and_their_mean(call: Call, recipe:
     answer = call("simulate", recipe, "--dry", "--set", f"fleet.devices={devices}")
     assert sum(line.lstrip().startswith("d-") for line in answer.out.splitlines()) == 16
     assert "(14 busier ones)" in answer.words
-    assert "mean of 30 devices" in answer.words
+    assert "all 30 devices" in answer.words
 
 
 def test_every_line_fits_in_80_columns_without_colour(

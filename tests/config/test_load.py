@@ -174,12 +174,28 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert all("mine.toml: " in line for line in lines)
 
 
-def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_told_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").touch()
+    Path("recipes").mkdir()
+    Path("recipes/demo.toml").touch()
     with pytest.raises(ConfigError, match=r"mien\.toml: no such file; did you mean .*mine\.toml"):
         load_recipe(tmp_path / "mien.toml")
-    with pytest.raises(ConfigError, match=r"no such file; .* has mine\.toml"):
-        load_recipe(tmp_path / "something_else.toml")
+    for bare in ("demo", "demo.toml", "demos"):
+        with pytest.raises(ConfigError, match=r"no such file; did you mean recipes/demo\.toml"):
+            load_recipe(bare)
+    there = r"no such file; there are mine\.toml, recipes/demo\.toml"
+    with pytest.raises(ConfigError, match=there):
+        load_recipe("something_else.toml")
+
+
+def test_a_mistake_may_be_in_what_was_set(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    with pytest.raises(ConfigError, match=r"mine\.toml with --set: stop\.epoch: unknown key"):
+        load_recipe(path, ["stop.epoch=3"])
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ AGAIN = partial(LeastUsed, ReuseRule())
         (splitfed(), {"program": ProgramSpec("gradient", train_every=2)}, "leave train_every out"),
         (fl(), {"program": ProgramSpec("full", train_every=2)}, "leave train_every out"),
         (fl(), {"reuse": AGAIN}, "leave reuse out"),
+        (fl(), {"program": ProgramSpec("FullModel")}, "there are full, auxiliary, gradient"),
+        (fl(), {"training": ServerTraining.SHARED}, "'full' goes with ServerTraining.NONE"),
+        (splitfed(), {"training": ServerTraining.NONE}, "with SHARED or PER_DEVICE"),
         (splitfed(), {"reuse": AGAIN}, "leave reuse out"),
         (
             fedoptima(),

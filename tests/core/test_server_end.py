@@ -58,8 +58,8 @@ def test_a_budget_that_is_spent_ends_with_one_evaluation_and_a_farewell() -> Non
     effects = spend(bench, "a", 1)
     assert effects == [Evaluate(1, 1.0, 2)]  # nobody is sent a model any more
     effects = bench.evaluated(0.5)
-    assert sent(effects, Stop) == [(A, Stop("1 rounds done")), (B, Stop("1 rounds done"))]
-    assert effects[-1] == Halt("1 rounds done")
+    assert sent(effects, Stop) == [(A, Stop("1 round done")), (B, Stop("1 round done"))]
+    assert effects[-1] == Halt("1 round done")
     assert bench.server.stopped
 
 
@@ -155,7 +155,7 @@ def test_an_end_that_is_reached_twice_is_one_end() -> None:
     spend(bench, "a", 1, trained=4)  # and spends the budget before the answer is there
     assert len(bench.asked) == 1
     assert [type(effect) for effect in bench.evaluated(0.9)] == [Evaluate]
-    assert bench.evaluated(0.9)[-1] == Halt("1 epochs done")
+    assert bench.evaluated(0.9)[-1] == Halt("1 epoch done")
 
 
 def test_a_refused_update_is_no_part_of_an_epoch() -> None:

@@ -147,5 +147,5 @@ def test_a_device_is_away_when_the_run_ends(tmp_path: Path) -> None:
         server.says("pi-1 was told that the run is over")
         server.interrupt()
         assert server.ends() == 0, server.said
-    assert "pi-1 is done: the run is over: 1 rounds done" in late.said
-    assert "1 rounds done" in server.said  # the result
+    assert "pi-1 is done: the run is over: 1 round done" in late.said
+    assert "1 round done" in server.said  # the result

@@ -83,7 +83,7 @@ def test_the_schedule_follows_the_new_budget(tmp_path: Path) -> None:
         ({"training.batch_size": 4}, "only keys of stop can"),
         ({"epochs": 0.5}, "stop.epochs = 0.5 is less than before, 1; give more"),
         ({"epochs": 1.0}, "give more"),
-        ({"hours": 4.0}, "would end at once (1 epochs done); extend that key of stop as well"),
+        ({"hours": 4.0}, "would end at once (1 epoch done); extend that key of stop as well"),
         ({"epoch": 4}, "did you mean 'epochs'?"),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_cannot_be_extended_leaves_the_run_as_it_is(
         fedoptima.resume(finished, extend=extension, allow_modules=ALLOWED)
     assert message in str(raised.value)
     assert (finished / "config.json").read_text() == before
-    assert json.loads((finished / "summary.json").read_text())["reason"] == "1 epochs done"
+    assert json.loads((finished / "summary.json").read_text())["reason"] == "1 epoch done"
 
 
 def test_a_metric_that_falls_is_trained_further_to_a_lower_target(tmp_path: Path) -> None:

@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 
 from fedoptima.core.errors import ConfigError
-from fedoptima.methods import AsyncStaleness, DelayLimit, Method, StalenessRule
+from fedoptima.methods import (
+    AsyncStaleness,
+    Buffered,
+    DelayLimit,
+    Method,
+    OpenFlow,
+    ProgramSpec,
+    StalenessRule,
+)
 from fedoptima.methods.fedasync import fedasync
 from fedoptima.methods.fedoptima import fedoptima
+from fedoptima.methods.fl import fl
 from fedoptima.methods.policies import make_policies
 from fedoptima.methods.registry import METHODS
 from fedoptima.testing import check_method
@@ -53,6 +62,29 @@ def test_what_a_policy_lacks_is_named() -> None:
 def test_check_method_says_what_a_run_would_say(build: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_method(build, examples=1)
+
+
+LIMIT = DelayLimit(8)
+
+
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [
+        (replace(fedoptima(3), flow=OpenFlow), r"would never train; give flow=partial\(CappedFlow"),
+        (
+            replace(fedasync(3), aggregation=partial(Buffered, 2, LIMIT)),
+            r"give ProgramSpec\('full', delta=True\)",
+        ),
+        (
+            replace(fedasync(3), program=ProgramSpec("full", delta=True)),
+            "leave delta=True out .* or take Buffered",
+        ),
+        (replace(fl(3), program=ProgramSpec("full", delta=True)), "leave delta=True out"),
+    ],
+)
+def test_policies_that_do_not_fit_what_devices_do_are_refused(method: Method, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        make_policies(method)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from fedoptima.core.effects import Send
-from fedoptima.core.events import JobDone, Received
+from fedoptima.core.effects import Halt, Send
+from fedoptima.core.events import Disconnected, JobDone, Received, TimerFired
 from fedoptima.core.jobs import DeviceProfile, FullStep, PlanRun
 from fedoptima.core.messages import Join, ModelUpdate
 from fedoptima.core.plan import BlockProfile, Plan
@@ -45,6 +45,31 @@ def test_who_joins_and_with_what(
 ) -> None:
     ServerLog(log).observe(Record(0.0, SERVER, Received(A, 1, join), []))
     assert caplog.messages[0].startswith(words)
+
+
+def test_that_no_device_is_left_is_said_once(
+    log: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, b = ServerLog(log), NodeId("b")
+    for device in (A, b):
+        server.observe(Record(0.0, SERVER, Received(device, 1, Join(0, 8, 1e9, 1e6)), []))
+    caplog.clear()
+    server.observe(Record(1.0, SERVER, Disconnected(A, 1), []))
+    assert not caplog.messages
+    server.observe(Record(2.0, SERVER, Disconnected(b, 1), []))
+    server.observe(Record(3.0, SERVER, Disconnected(b, 1), []))
+    assert [message.split(":")[0] for message in caplog.messages] == ["no device is left"]
+
+
+def test_devices_that_leave_a_run_that_is_over_are_not_missed(
+    log: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = ServerLog(log)
+    server.observe(Record(0.0, SERVER, Received(A, 1, Join(0, 8, 1e9, 1e6)), []))
+    caplog.clear()
+    server.observe(Record(1.0, SERVER, TimerFired("x"), [Halt("done")]))
+    server.observe(Record(2.0, SERVER, Disconnected(A, 1), []))
+    assert not caplog.messages
 
 
 def test_how_the_model_is_divided(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:

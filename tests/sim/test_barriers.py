@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
+from fedoptima.core.aggregation import AsyncStaleness, Decision, Offer
 from fedoptima.core.effects import Note, NoteKind, Run
 from fedoptima.core.errors import Stalled
 from fedoptima.core.events import Received
@@ -85,6 +89,17 @@ def test_pipar_continues_after_the_silent_one_has_left(leaves_at: float) -> None
     world = World(description)
     assert "seconds are over" in world.run().reason
     assert world.server.progress.rounds > 50
+
+
+class Silent(AsyncStaleness):
+    def offer(self, offer: Offer) -> Decision:
+        return Decision()
+
+
+def test_a_policy_that_answers_nobody_is_what_a_run_stalls_by() -> None:
+    method = replace(ROWS["fedasync"](Options()), aggregation=partial(Silent, 8))
+    with pytest.raises(Stalled, match="has answered none of d0; d1; an aggregation policy of your"):
+        World(Description(method, [Device()] * 2)).run()
 
 
 def test_one_that_left_is_waited_for_without_a_timeout_where_that_is_asked_for() -> None:

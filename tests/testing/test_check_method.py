@@ -99,6 +99,16 @@ class Overflowing(CappedFlow):
         pass
 
 
+class Closed(CappedFlow):
+    """Turns nobody on."""
+
+    def joined(self, device: NodeId, now: float, share: Share = EQUAL) -> tuple[NodeId, ...]:
+        return ()
+
+    def expire(self, now: float) -> tuple[NodeId, ...]:
+        return ()
+
+
 class Patient(Barrier):
     """Waits for devices that hang for ever."""
 
@@ -122,6 +132,10 @@ BROKEN = {
     ),
     "waits for ever": ("hung devices", lambda devices: replace(fl(devices), aggregation=Patient)),
     "starves": ("no starvation", asynchronous(Greedy)),
+    "lets nobody send": (
+        "no starvation",
+        lambda devices: replace(fedoptima(devices), flow=partial(Closed, 8)),
+    ),
 }
 
 

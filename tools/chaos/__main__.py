@@ -1,6 +1,6 @@
 """Kill, stop, cut off and starve a server and its devices, as processes, and add everything up.
 
-    python -m tools.chaos                       # three seeds, all methods, minutes each
+    python -m tools.chaos                       # three seeds of seven methods, minutes each
     python -m tools.chaos --seed 7 --method fl  # one run
     python -m tools.chaos --record docs/reliability.md
 

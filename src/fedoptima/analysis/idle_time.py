@@ -15,7 +15,7 @@ trains offline.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +52,17 @@ class Usage:
     idle_1: float
     idle_2: float
     reused: float = 0.0  # training on batches again, while there was nothing else to do
+
+    @classmethod
+    def mean(cls, uses: Collection[Usage]) -> Usage:
+        """Of several nodes, of each kind of seconds: a node counts by its time in the run."""
+        count = max(1, len(uses))
+        return cls(
+            sum(use.busy for use in uses) / count,
+            sum(use.idle_1 for use in uses) / count,
+            sum(use.idle_2 for use in uses) / count,
+            sum(use.reused for use in uses) / count,
+        )
 
     @property
     def idle(self) -> float:

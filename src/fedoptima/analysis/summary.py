@@ -56,14 +56,7 @@ class Summary:
     @property
     def device_usage(self) -> Usage:
         """The mean over devices, of each kind of seconds."""
-        devices = [use for node, use in self.usage.items() if node != SERVER]
-        count = max(1, len(devices))
-        return Usage(
-            sum(use.busy for use in devices) / count,
-            sum(use.idle_1 for use in devices) / count,
-            sum(use.idle_2 for use in devices) / count,
-            sum(use.reused for use in devices) / count,
-        )
+        return Usage.mean([use for node, use in self.usage.items() if node != SERVER])
 
     def per_epoch(self, amount: float) -> float:
         """Divided by all training but that of refused updates.

@@ -55,7 +55,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         apply_override(table, override)
         apply_override(overridden, override)
     refuse_unused(overridden, table, str(path))
-    return validate(Recipe, table, str(path))
+    return validate(Recipe, table, f"{path} with --set" if overrides else str(path))
 
 
 def of_method(recipe: Recipe) -> Recipe:
@@ -92,12 +92,13 @@ def read_toml(path: Path) -> TomlTable:
 
 
 def _nearby(path: Path) -> str:
-    folder = path.parent if path.parent.is_dir() else Path("recipes")
-    names = [other.stem for other in sorted(folder.glob("*.toml"))]
-    near = get_close_matches(path.stem, names, n=1, cutoff=0.5)
+    folders = (path.parent, Path("recipes"))
+    found = {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
+    found.pop("pyproject", None)
+    near = get_close_matches(path.stem, found, n=1, cutoff=0.5)
     if near:
-        return f"; did you mean {folder / near[0]}.toml?"
-    return f"; {folder} has {', '.join(f'{name}.toml' for name in names)}" if names else ""
+        return f"; did you mean {found[near[0]]}?"
+    return f"; there are {', '.join(map(str, found.values()))}" if found else ""
 
 
 def apply_override(table: TomlTable, override: str) -> None:

@@ -57,7 +57,7 @@ class NoteKind(StrEnum):
     DEVICE_FAILED = "device failed"
     PEER_DROPPED = "peer dropped"
     LATE_BATCH_DROPPED = "late batch dropped"
-    UPDATE_REFUSED = "update refused"  # it came too late
+    UPDATE_REFUSED = "update refused"  # too late, or of a history that is gone
     UPDATE_KEPT = "update kept"  # its device has left; it counts all the same
     UPDATE_SCALED = "update scaled"  # its samples count in part; the text is the factor
     OUTLIER_REFUSED = "outlier refused"  # by robust merging

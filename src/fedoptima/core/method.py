@@ -15,6 +15,8 @@ from fedoptima.core.reuse import NoReuse, ReusePolicy
 from fedoptima.core.robust import RobustBarrier
 from fedoptima.core.scheduler import TaskScheduler
 
+KINDS = ("full", "auxiliary", "gradient")  # of programs
+
 
 class ServerTraining(Enum):
     NONE = "none"  # the whole network is on the devices
@@ -43,6 +45,16 @@ class Method:
 
     def __post_init__(self) -> None:
         program = self.program
+        if program.kind not in KINDS:
+            raise ConfigError(
+                f"{self.name}: ProgramSpec({program.kind!r}): there are {', '.join(KINDS)}"
+            )
+        if (program.kind == "full") is not (self.training is ServerTraining.NONE):
+            raise ConfigError(
+                f"{self.name}: ProgramSpec({program.kind!r}) with {self.training}: the server "
+                "trains what the devices do not; 'full' goes with ServerTraining.NONE, 'auxiliary' "
+                "and 'gradient' with SHARED or PER_DEVICE"
+            )
         if program.overlap and program.kind == "gradient":
             raise ConfigError(
                 f"{self.name}: ProgramSpec('gradient', overlap=True): its devices wait for "

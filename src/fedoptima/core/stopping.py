@@ -38,7 +38,7 @@ class StopRule:
     target: float | None = _key("A value of the metric to reach.", 0.7)
     direction: Literal["max", "min"] | None = _key(
         "Is a higher or a lower metric better? Unset: lower for the loss and errors (mae, mse, "
-        "rmse), higher for all others.",
+        "rmse, error, perplexity), higher for all others.",
         "max",
     )
 
@@ -127,10 +127,10 @@ class Stopper:
         """
         rule = self.rule
         if rule.rounds is not None and rounds >= rule.rounds:
-            return f"{rounds} rounds done"
+            return f"{rounds} round{'s' * (rounds != 1)} done"
         # Epochs are sums of shares, so neither comparison is exact.
         if rule.epochs is not None and rule.epochs - epochs < max(within - 1e-9, 1e-9):
-            return f"{rule.epochs:g} epochs done"
+            return f"{rule.epochs:g} epoch{'s' * (rule.epochs != 1)} done"
         return None
 
     def evaluated(self, metrics: dict[str, float], *, epochs: float) -> str | None:

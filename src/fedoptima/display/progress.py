@@ -183,22 +183,23 @@ class RunProgress:
         quality: Quality | None,
         usage: Mapping[NodeId, Usage],
     ) -> RunProgress:
+        from fedoptima.analysis.idle_time import Usage
         from fedoptima.core.types import SERVER
 
         stop = recipe.stop
         done = f"{progress.epochs:.1f}{f' of {stop.epochs:g}' if stop.epochs else ''} epochs"
         if stop.rounds:
             done += f", {progress.rounds} of {stop.rounds} rounds"
-        shares = {node: use.utilisation for node, use in usage.items() if use.span}
-        server = shares.pop(SERVER, None)
+        used = {node: use for node, use in usage.items() if use.span}
+        server = used.pop(SERVER, None)
         return cls(
             seconds=max(0.0, now - began),
             done=done,
             share=progress.share(now) if not stop.only_accuracy else None,
             quality=quality,
-            server=server,
-            devices=sum(shares.values()) / len(shares) if shares else None,
-            reused=usage[SERVER].reused_share if server is not None else None,
+            server=server.utilisation if server else None,
+            devices=Usage.mean(used.values()).utilisation if used else None,
+            reused=server.reused_share if server else None,
         )
 
     @property

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import time
 
-from fedoptima.core.effects import Send
-from fedoptima.core.events import JobDone, Received
+from fedoptima.core.effects import Halt, Send
+from fedoptima.core.events import Disconnected, JobDone, Received
 from fedoptima.core.jobs import PlanRun
 from fedoptima.core.messages import Join, ModelUpdate
 from fedoptima.core.plan import Plan
+from fedoptima.core.types import NodeId
 from fedoptima.trace.record import Record
 
 _SELDOM = 10.0  # seconds at least between two lines on a device's rounds
@@ -21,16 +22,31 @@ _SELDOM = 10.0  # seconds at least between two lines on a device's rounds
 class ServerLog:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
+        self._joined: set[NodeId] = set()
+        self._over = False
 
     def observe(self, record: Record) -> None:
-        event = record.event  # nearly all are neither of the two
+        self._over = self._over or any(isinstance(effect, Halt) for effect in record.effects)
+        event = record.event  # nearly all are none of these
         if isinstance(event, Received) and isinstance(event.message, Join):
             join = event.message
+            self._joined.add(event.sender)
             self._log.info("%s joined%s: %s", event.sender, _brought(join), _introduced(join))
+        elif isinstance(event, Disconnected):
+            self._left(event.peer)
         elif isinstance(event, JobDone) and isinstance(event.job, PlanRun):
             devices, plan = len(event.job.devices), _in_words(Plan.from_json(event.text))
             several = "s" if devices > 1 else ""
             self._log.info("planned for %d device%s: %s", devices, several, plan)
+
+    def _left(self, device: NodeId) -> None:
+        if device in self._joined:
+            self._joined.discard(device)
+            if not (self._joined or self._over):
+                self._log.warning(
+                    "no device is left: the run waits until one comes (back); Ctrl-C stops it, and "
+                    "--resume continues it later"
+                )
 
 
 class DeviceLog:

@@ -34,6 +34,12 @@ def _who_is_left(devices: Mapping[NodeId, SimDevice]) -> str:
             f"every device has left for good{why}; let some of them return, or end the run earlier"
         )
     hung = sorted(name for name, device in devices.items() if device.hung)
+    if not hung and not away:
+        return (
+            f"all devices are connected, and the server has answered none of {_first_of(fine)}; an "
+            "aggregation policy of your own has to name each device that hands in in the `refresh` "
+            "of some Decision"
+        )
     return (
         f"hung: {', '.join(hung) or 'none'}; away: {', '.join(away) or 'none'}; "
         "a barrier waits for a device that is away if method.on_leave is 'wait'"

@@ -12,13 +12,22 @@ from math import isclose
 
 from fedoptima.core.effects import Run
 from fedoptima.core.events import Disconnected, Received
-from fedoptima.core.jobs import Merge, ServerStep
+from fedoptima.core.jobs import Merge
 from fedoptima.core.messages import ActivationBatch, Join, ModelUpdate
+from fedoptima.core.method import ServerTraining
 from fedoptima.core.shares import Shares
 from fedoptima.core.types import SERVER, PayloadId
 from fedoptima.testing.world import Description, World
 
-REASONS = ("rounds done", "epochs done", "seconds are over", "reached the target", "converged")
+REASONS = (
+    "round done",
+    "rounds done",
+    "epoch done",
+    "epochs done",
+    "seconds are over",
+    "reached the target",
+    "converged",
+)
 
 
 def run_ends_by_its_stop_rule(description: Description) -> None:
@@ -83,5 +92,5 @@ def nobody_starves(description: Description) -> None:
     for device in world.simulation.devices:
         assert merged[device], f"no update of {device} was ever merged: {merged}"
         assert device not in sent or served[device], f"no batch of {device} was used: {served}"
-    if world.jobs(SERVER, ServerStep):
+    if description.method.training is not ServerTraining.NONE:
         assert served.keys() == world.simulation.devices.keys(), f"the server trained on {served}"

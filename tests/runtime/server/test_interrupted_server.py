@@ -70,7 +70,7 @@ def test_a_server_stopped_in_its_last_evaluation_goes_on_to_the_end(tmp_path: Pa
         again = Stage(tmp_path, setup, restored=found, engine=engine)
         again.node.resume_from(found, found.core.progress.rule)
         await again.until(again.node.outcome.done)
-        assert again.node.outcome.result() == Halt("1 rounds done")
+        assert again.node.outcome.result() == Halt("1 round done")
         assert again.node.machine.sessions == {}
         await again.end()
 

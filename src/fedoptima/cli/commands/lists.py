@@ -18,7 +18,6 @@ def methods() -> None:
     """List the training methods and their options."""
     from inspect import getdoc, getmodule
 
-    from fedoptima.core.programs import build_program
     from fedoptima.methods.registry import METHODS, find_method, options_of
     from fedoptima.named_code import offered
 
@@ -31,7 +30,7 @@ def methods() -> None:
         console.print(Text.assemble((name, "bold"), f"  {about}"))
         table = plain_table("", "", left=2)
         table.show_header = False
-        table.add_row("program", type(build_program(method.program, 0)).__name__)
+        table.add_row("program", method.program.kind)
         table.add_row("server training", method.training.value)
         table.add_row("aggregation", type(method.aggregation()).__name__)
         table.add_row("scheduler", type(method.scheduler()).__name__)

@@ -41,7 +41,7 @@ def new(
     stdout().print(
         f"wrote {folder}: a model, data, a recipe, a test, and README.md with what to do next\n\n"
         f"  cd {folder}\n"
-        f"  fedoptima simulate recipe.toml --allow-module {name}\n"
+        "  fedoptima simulate recipe.toml\n"
         f"  fedoptima run recipe.toml --allow-module {name}",
         soft_wrap=True,
     )
@@ -55,8 +55,8 @@ def _target(template: Path, name: str) -> Path:
 def _check(name: str, folder: Path) -> None:
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
         raise ConfigError(
-            f"{name}: is to be the name of a Python package: letters, digits and _, for example "
-            "my_app"
+            f"{name}: cannot be the name of a Python package: use letters, digits and _, for "
+            "example my_app"
         )
     taken = name in sys.stdlib_module_names or name in ("fedoptima", "tests")
     if taken or (find_spec(name) is not None and not folder.exists()):

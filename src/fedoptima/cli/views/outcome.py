@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from fedoptima.analysis.formatting import accuracies, brief, busy, duration, megabytes, percent
+from fedoptima.analysis.formatting import (
+    accuracies,
+    brief,
+    busy,
+    counted,
+    duration,
+    megabytes,
+    percent,
+)
 from fedoptima.display.console import plain_table, stdout
 
 if TYPE_CHECKING:
@@ -54,9 +62,8 @@ def _figures(result: Result, time: str) -> Table:
     if result.curve and (figures := result.curve[-1].in_words):
         table.add_row("figures", figures)
     table.add_row(time, duration(result.seconds))
-    table.add_row(
-        "epochs", f"{result.epochs:.1f} ({result.rounds} rounds, {result.versions} merges)"
-    )
+    rounds, merges = counted(result.rounds, "round"), counted(result.versions, "merge")
+    table.add_row("epochs", f"{result.epochs:.1f} ({rounds}, {merges})")
     if result.split_after:
         blocks = f"{result.split} block{'s' if result.split > 1 else ''} on the devices"
         table.add_row("split", f"after {result.split_after}: {blocks}")
@@ -103,5 +110,5 @@ def _times(result: Result) -> Table:
     if len(shown) < len(devices):
         table.add_row(f"({len(devices) - len(shown)} busier ones)")
     if len(devices) > 1:
-        row(f"mean of {len(devices)} devices", list(devices.values()))
+        row(f"all {len(devices)} devices", list(devices.values()))
     return table
