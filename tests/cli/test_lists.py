@@ -48,6 +48,16 @@ def test_every_method_shows_its_five_policies_and_its_options(call: Call) -> Non
     assert "on_leave = 'keep', barrier_timeout = (unset)" in answer.words
 
 
+def test_a_method_is_shown_alone(call: Call) -> None:
+    answer = call("methods", "fl")
+    assert answer.code == 0
+    assert "participation" in answer.words
+    assert "fedoptima" not in answer.words
+    wrong = call("methods", "fedbuf")
+    assert wrong.code == 2
+    assert "fedbuff" in wrong.complaint
+
+
 def test_every_data_set_says_where_it_is_or_how_to_get_it(call: Call, tmp_path: Path) -> None:
     (tmp_path / "cifar10").mkdir()
     (tmp_path / "cifar10" / "train-0.parquet").touch()

@@ -14,7 +14,12 @@ from fedoptima.display.console import plain_table, stdout
 _DEVICES = 8  # to build a method with; none of what is shown depends on it
 
 
-def methods() -> None:
+def methods(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these.", show_default=False),
+    ] = None,
+) -> None:
     """List the training methods and their options."""
     from inspect import getdoc, getmodule
 
@@ -22,7 +27,8 @@ def methods() -> None:
     from fedoptima.named_code import offered
 
     console = stdout()
-    for name in (*METHODS, *(name for name in offered("methods") if name not in METHODS)):
+    known = (*METHODS, *(name for name in offered("methods") if name not in METHODS))
+    for name in names or known:
         build = find_method(name)
         method = build(_DEVICES)
         own = None if name in METHODS else getdoc(build)
