@@ -66,6 +66,19 @@ def test_several_inputs_are_the_arguments_of_a_model(inputs: object) -> None:
     assert torch.equal(call(Sum(), inputs), HIDDEN)  # type: ignore[arg-type]
 
 
+def test_of_a_dict_with_logits_these_are_the_output() -> None:
+    class Named(nn.Module):
+        def forward(self, value: Tensor) -> dict[str, Tensor]:
+            return {"hidden": value, "logits": 2 * value}
+
+    class Nameless(nn.Module):
+        def forward(self, value: Tensor) -> dict[str, Tensor]:
+            return {"hidden": value}
+
+    assert torch.equal(call(Named(), HIDDEN), 2 * HIDDEN)  # type: ignore[arg-type]
+    assert isinstance(call(Nameless(), HIDDEN), dict)
+
+
 def test_a_sequential_takes_what_comes_as_one_value() -> None:
     class First(nn.Module):
         def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:

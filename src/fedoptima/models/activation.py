@@ -77,7 +77,7 @@ def call(model: nn.Module, value: object) -> object:
     """What a whole model or a part of one makes of a batch.
 
     Several inputs are its arguments, unless it takes them as one value: a part that begins at a cut
-    and an ``nn.Sequential`` do. Of an output with ``logits`` (Hugging Face) these are the output.
+    and an ``nn.Sequential`` do. Of an output with ``logits`` (Hugging Face; a dict, too) these are the output.
     """
     output: object
     if isinstance(value, Tensor) or takes_one_value(model):
@@ -88,7 +88,10 @@ def call(model: nn.Module, value: object) -> object:
         output = model(*value)
     else:
         output = model(value)
-    logits = None if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if isinstance(output, Tensor):
+        return output
+    named = output.get("logits") if isinstance(output, dict) else None
+    logits = getattr(output, "logits", named)
     return logits if isinstance(logits, Tensor) else output
 
 
