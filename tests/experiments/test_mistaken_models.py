@@ -239,6 +239,22 @@ def test_statistics_that_cannot_keep_up_with_the_weights_are_warned_of(
     assert "set their momentum to 0.1" in caplog.text
 
 
+@pytest.mark.parametrize(("size", "warned_of"), [(8, False), (9, True)])
+def test_batches_that_no_device_can_fill_are_warned_of(
+    caplog: pytest.LogCaptureFixture, size: int, warned_of: bool
+) -> None:
+    fedoptima.simulate(
+        model=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)),
+        train=(INPUTS, LABELS),
+        test=(INPUTS, LABELS),
+        fleet={"server": {"gflops": 1.0}, "devices": [{"name": "d", "gflops": 0.01}]},
+        training={"batch_size": size},
+        epochs=1,
+    )
+    said = "training.batch_size = 9 is more than devices hold (8 samples on average)"
+    assert (said in caplog.text) is warned_of
+
+
 @pytest.mark.parametrize(
     ("model", "steps"),
     [

@@ -79,6 +79,13 @@ class RunSetup:
         steps = training.iterations or max(1, samples // devices // training.batch_size)
         if said := slow_statistics(self.workload.model, steps):
             _log.warning(said)
+        if training.batch_size > (each := samples // devices):
+            _log.warning(
+                "training.batch_size = %d is more than devices hold (%d samples on average): a "
+                "batch is then all that a device has, and an epoch one step; lower it",
+                training.batch_size,
+                each,
+            )
 
     @property
     def material(self) -> dict[str, dict[str, Any]]:

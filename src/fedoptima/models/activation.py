@@ -77,7 +77,8 @@ def call(model: nn.Module, value: object) -> object:
     """What a whole model or a part of one makes of a batch.
 
     Several inputs are its arguments, unless it takes them as one value: a part that begins at a cut
-    and an ``nn.Sequential`` do. Of an output with ``logits`` (Hugging Face; a dict, too) these are the output.
+    and an ``nn.Sequential`` do. Of an output with ``logits`` (Hugging Face, or a dict) these are
+    the output.
     """
     output: object
     if isinstance(value, Tensor) or takes_one_value(model):
