@@ -40,7 +40,10 @@ def pinned() -> dict[str, str]:
 
 
 def needed_by_a_device() -> list[str]:
-    """The names of all distributions that ``fedoptima[deploy]`` requires on an aarch64 machine."""
+    """The names of all distributions that ``fedoptima[deploy]`` requires on an aarch64 machine.
+
+    Those of CUDA, which torch requires here if it is a build with it, are not of a device.
+    """
     machine = {"platform_machine": "aarch64", "sys_platform": "linux", "platform_system": "Linux"}
     found: set[str] = set()
     waiting = [("fedoptima", EXTRA)]
@@ -53,7 +56,7 @@ def needed_by_a_device() -> list[str]:
             ):
                 continue
             required = canonicalize_name(need.name)
-            if required not in found:
+            if required not in found and not required.startswith((*WITH_CUDA, "triton")):
                 found.add(required)
                 waiting += [(required, each) for each in (need.extras or {""})]
     return sorted(found)

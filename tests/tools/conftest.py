@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+_MADE_QUIET = [logging.getLogger(f"fedoptima.{name}") for name in ("data", "run")]
+
 
 @pytest.fixture(autouse=True)
 def _as_loud_as_before() -> Iterator[None]:
-    logger = logging.getLogger("fedoptima.data")
-    before = logger.level
+    before = [logger.level for logger in _MADE_QUIET]
     yield
-    logger.setLevel(before)
+    for logger, level in zip(_MADE_QUIET, before, strict=True):
+        logger.setLevel(level)

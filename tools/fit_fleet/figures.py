@@ -82,10 +82,8 @@ def dry_run(
     recipe = load_recipe(FOLDER / f"{RECIPES[workload]}.toml")
     # A place where nothing is: the complete data set is assumed, whatever this machine has.
     data = recipe.data.model_copy(update={"directory": "/nowhere"})
-    for quiet in (
-        "fedoptima.data",
-        "fedoptima.run",
-    ):  # that it is assumed; what no short run merges
+    # What is said of each: that data are assumed, and what a short run does not merge.
+    for quiet in ("fedoptima.data", "fedoptima.run"):
         logging.getLogger(quiet).setLevel(logging.ERROR)
     changed = {
         "fleet": fleet,
