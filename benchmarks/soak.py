@@ -44,6 +44,9 @@ from fedoptima.verification.replay import replay
 
 ROOT = Path(__file__).parent.parent
 EVERY = 10.0  # seconds between two readings
+# In each of them. The server gives back what is free every ten seconds, and holds up to ten MiB more
+# just before: single looks at the memory drift from the one to the other, which looks like growth.
+LOOKS = 20
 MOST_GROWTH = 0.2  # MiB a minute
 SPEEDS = (0.2, 0.4, 0.8)  # GFLOP/s: devices that leave most of the machine alone
 RECIPE = """
@@ -141,8 +144,8 @@ class Soak:
             began = time.monotonic()
             faults = asyncio.create_task(self._make_faults(relay))
             while server.poll() is None and not (faults.done() and faults.exception()):
-                self._read(server.pid, time.monotonic() - began)
-                await asyncio.sleep(EVERY)
+                least = await self._least_memory(server)
+                self._read(server.pid, time.monotonic() - began, least)
             if faults.done():
                 faults.result()
             faults.cancel()
@@ -191,9 +194,19 @@ class Soak:
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=_environment()
             )
 
-    def _read(self, pid: int, at: float) -> None:
+    async def _least_memory(self, server: subprocess.Popen[bytes]) -> float:
+        """In MiB, of several looks."""
+        found = [resident_mib(server.pid)]
+        for _ in range(LOOKS):
+            await asyncio.sleep(EVERY / LOOKS)
+            if server.poll() is not None:
+                break
+            found.append(resident_mib(server.pid))
+        return min(found)
+
+    def _read(self, pid: int, at: float, mib: float) -> None:
         with suppress(OSError):  # it has just ended
-            reading = Reading(at, resident_mib(pid), open_files(pid), threads(pid))
+            reading = Reading(at, mib, open_files(pid), threads(pid))
             self.readings.append(reading)
             self.cpu = cpu_seconds(pid)
             print(
