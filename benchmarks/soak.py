@@ -44,8 +44,8 @@ from fedoptima.verification.replay import replay
 
 ROOT = Path(__file__).parent.parent
 EVERY = 10.0  # seconds between two readings
-# At the memory, for a reading. The server gives back what is free every ten seconds, and just before
-# holds up to ten MiB more: single looks drift from the one to the other, which looks like growth.
+# At the memory, for a reading. The server gives back every ten seconds what is free, up to ten MiB:
+# single looks drift from just after that to just before, which looks like growth.
 LOOKS = 20
 MOST_GROWTH = 0.2  # MiB a minute
 SPEEDS = (0.2, 0.4, 0.8)  # GFLOP/s: devices that leave most of the machine alone
