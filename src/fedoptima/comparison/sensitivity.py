@@ -68,9 +68,7 @@ class Sensitivity:
     times: Mapping[Conditions, Times] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
     reference: str = REFERENCE  # the method that the others are compared with
-    later: tuple[
-        Mapping[str, Any], ...
-    ] = ()  # origins of what was measured after that, and of what
+    later: tuple[Mapping[str, Any], ...] = ()  # the origins of methods that were measured again
 
     @property
     def missing(self) -> list[Conditions]:
