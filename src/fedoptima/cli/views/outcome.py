@@ -86,6 +86,7 @@ def _figures(result: Result, time: str) -> Table:
 
 
 def _times(result: Result) -> Table:
+    from fedoptima.analysis.idle_time import Usage
     from fedoptima.core.types import SERVER
 
     devices = {node: use for node, use in result.usage.items() if node != SERVER}
@@ -94,12 +95,11 @@ def _times(result: Result) -> Table:
 
     def row(name: str, uses: list[Usage]) -> None:
         """The mean of some nodes: seconds an epoch, and the share of their time."""
-        count, span = len(uses), sum(use.span for use in uses) or 1.0
-        cells = []
-        for idle in (sum(u.idle_1 for u in uses), sum(u.idle_2 for u in uses)):
-            cells += [f"{result.summary.per_epoch(idle / count):.2f}", percent(idle / span)]
-        again = [percent(sum(use.reused for use in uses) / span)] if reused else []
-        table.add_row(name, percent(sum(use.busy for use in uses) / span), *again, *cells)
+        use, cells = Usage.mean(uses), []
+        for idle in (use.idle_1, use.idle_2):
+            cells += [f"{result.summary.per_epoch(idle):.2f}", percent(idle / (use.span or 1.0))]
+        again = [percent(use.reused_share)] if reused else []
+        table.add_row(name, percent(use.utilisation), *again, *cells)
 
     reused = any(use.reused for use in result.usage.values())
     columns = ("busy", *(["reused"] if reused else []))
