@@ -134,11 +134,11 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_for(what: Callable[[], bool], every: float = 0.05) -> None:
+def wait_for(what: Callable[[], bool]) -> None:
     end_of_patience = time.monotonic() + DEADLINE
     while not what():
         assert time.monotonic() < end_of_patience
-        time.sleep(every)
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -154,14 +154,8 @@ def test_workers_end_with_the_process_that_drives(how: signal.Signals, tmp_path:
         pids = [int(word) for word in process.stdout.readline().split()]
         assert len(pids) == 2
         assert all(map(is_running, pids))
-
-        def ended() -> bool:
-            # Again and again: with an own `interrupted`, Ctrl-C is Python's, which loses an
-            # exception that it raises inside a finaliser.
-            process.send_signal(how)
-            return process.poll() is not None
-
-        wait_for(ended, every=1.0)
+        process.send_signal(how)
+        wait_for(lambda: process.poll() is not None)
         wait_for(lambda: not any(map(is_running, pids)))
     finally:
         process.kill()  # or it would train for ever

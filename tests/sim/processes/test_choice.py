@@ -44,7 +44,7 @@ def test_what_the_server_waits_for_comes_first_also_from_a_device_that_has_not_b
     fleet = Fleet(2, a=3, b=3)
     fleet.give(0, "a")
     wanted = fleet["b"].items[1]
-    activations = SharedTensors(lambda place: None)
+    activations = SharedTensors()
     activations.maker = wanted
     step = ServerStep(NodeId("b"), 1, 1, Payload(PayloadId("b:1"), 8, activations), 0.0)
     item = Item(9, SERVER, step)

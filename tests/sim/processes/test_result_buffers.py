@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import pytest
 import torch
 
@@ -30,7 +33,7 @@ class Desk:
     def item(self, work: Work) -> Item:
         exports = isinstance(work, ExportModel)
         declared = Declared(PayloadId("x"), SIZE if exports else 0, 0, "")
-        value = SharedTensors(lambda place: None) if exports else None
+        value = SharedTensors() if exports else None
         return Item(1, self.queue.node, work, declared, value)
 
     def left(self) -> set[Place]:
@@ -110,7 +113,7 @@ def test_every_round_of_a_device_takes_the_same_memory(coded: int) -> None:
         weights = {"w": torch.zeros(SIZE, dtype=torch.uint8)}
         own = region.store(weights, buffers.lend(queue, load))
         buffers.loaded(queue, LOAD, own)
-        work, value = ExportModel(), SharedTensors(lambda place: None)
+        work, value = ExportModel(), SharedTensors()
         export = Item(2, queue.node, work, Declared(PayloadId("y"), coded, 0, ""), value)
         update = {"w": torch.zeros(coded, dtype=torch.uint8)}
         place = region.store(update, own, buffers.lend(queue, export))
@@ -118,3 +121,43 @@ def test_every_round_of_a_device_takes_the_same_memory(coded: int) -> None:
         free.add(*place)  # it was merged
         places.append({own, place})
     assert all(each == places[0] for each in places)
+
+
+# ---- values that nobody has any more -------------------------------------------------------------
+
+
+def test_the_memory_of_a_value_that_nobody_has_is_lent_again() -> None:
+    free = FreeMemory()
+    free.learn("updates", HERE.nbytes)
+    value, computed_later = free.new_value(), free.new_value()
+    value.place = HERE
+    assert free.values() == [value, computed_later]
+    assert free.buffer_for("updates") is None
+    del value, computed_later
+    assert free.values() == []
+    assert free.buffer_for("updates") == HERE
+    assert free.buffer_for("updates") is None
+
+
+def test_so_is_that_of_a_value_which_refers_to_itself() -> None:
+    free = FreeMemory()
+    free.learn("updates", HERE.nbytes)
+    value = free.new_value()
+    value.place, value.maker = HERE, [value]
+    del value
+    gc.collect()
+    assert free.buffer_for("updates") == HERE
+
+
+def test_no_python_code_runs_when_a_value_goes() -> None:
+    # Ctrl-C raises its exception in whatever runs, and Python drops one that is raised in a
+    # finaliser or in a callback of a weak reference: the run would not end.
+    free, ran = FreeMemory(), list[object]()
+    value = free.new_value()
+    value.place = HERE
+    sys.setprofile(lambda frame, event, _: ran.append((event, frame.f_code.co_name)))
+    try:
+        del value
+    finally:
+        sys.setprofile(None)
+    assert [what for what in ran if what[0] == "call"] == []

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from weakref import WeakValueDictionary
 
 from torch import Tensor
 
@@ -46,7 +45,7 @@ from fedoptima.sim.processes.messages import (
 )
 from fedoptima.sim.processes.queues import Item, Queue
 from fedoptima.sim.processes.schedule import Schedule
-from fedoptima.sim.processes.shared_memory import FreeMemory, Place, SharedMemory, SharedTensors
+from fedoptima.sim.processes.shared_memory import FreeMemory, SharedMemory, SharedTensors
 from fedoptima.sim.processes.worker import BuildDevice
 from fedoptima.sim.processes.worker_pool import WorkerPool
 
@@ -69,7 +68,6 @@ class Processes:
         self._memory = SharedMemory(workers + 1)
         self._region = self._memory.region(workers)  # of this process
         self._free = FreeMemory()
-        self._values: WeakValueDictionary[int, SharedTensors] = WeakValueDictionary()
         self._given: dict[PayloadId, SharedTensors] = {}  # from a checkpoint
         self._restored: Restore | None = None
         self._pool: WorkerPool | None = None
@@ -93,7 +91,7 @@ class Processes:
         robust = isinstance(job, RobustMerge)
         nbytes = outcome.result.nbytes
         declared = Declared(result, nbytes, outcome.samples, None if robust else outcome.text)
-        value = self._new_value() if nbytes else None
+        value = self._free.new_value() if nbytes else None
         needed = [v for v in inputs.values() if isinstance(v, SharedTensors)]
         schedule = self._started()
         item = schedule.add(node, job, needed, declared, value)
@@ -122,11 +120,6 @@ class Processes:
         if self._seen.pop(device, None) is not None:
             self._started().add(SERVER, Forget(device))
 
-    def _new_value(self) -> SharedTensors:
-        value = SharedTensors(self._release)
-        self._values[id(value)] = value
-        return value
-
     def _share(self, payload: Payload) -> Payload:
         """With tensors that workers see, if they came from a checkpoint."""
         if type(payload.value) is not dict:
@@ -137,12 +130,9 @@ class Processes:
         return replace(payload, value=shared)
 
     def _stored(self, tensors: Tensors) -> SharedTensors:
-        value = self._new_value()
+        value = self._free.new_value()
         value.place = self._region.store(tensors)
         return value
-
-    def _release(self, place: Place) -> None:
-        self._free.add(place.offset, place.nbytes)
 
     def _started(self) -> Schedule:
         """Workers are forked when there is a plan, which they then have, too."""
@@ -150,9 +140,7 @@ class Processes:
             if self.plan is None:
                 raise InvariantBroken("there is work before there is a plan")
             self._pool = self._engage(self.plan)
-            self._schedule = Schedule(
-                self._pool, self._workers, self._queues, self._new_value, self._free
-            )
+            self._schedule = Schedule(self._pool, self._workers, self._queues, self._free)
             if self._restored is not None:
                 faults = self._schedule.ask(SERVER, self._restored).faults
                 self._restored = None
@@ -214,7 +202,7 @@ class Processes:
         return self._workload.joined(sums for reply in replies for sums in reply.sums)
 
     def _snapshot(self) -> SharedTensors:
-        schedule, value = self._started(), self._new_value()
+        schedule, value = self._started(), self._free.new_value()
         item = schedule.add(SERVER, Snapshot(), value=value)
         schedule.wait(lambda: item.done)
         return value
@@ -228,7 +216,7 @@ class Processes:
     def settle(self) -> None:
         if self._schedule is not None:
             self._schedule.wait(self._schedule.all_done)
-        for value in list(self._values.values()):
+        for value in self._free.values():
             value.show(self._memory)
 
     # ---- checkpoint --------------------------------------------------------------------------
@@ -242,7 +230,7 @@ class Processes:
             reply = self._schedule.ask(node, Save())
             assert reply.book is not None
             assert reply.result is not None
-            value = self._new_value()
+            value = self._free.new_value()
             value.place = reply.result
             value.show(self._memory)
             return dict(reply.book), copy_of(value)

@@ -45,12 +45,11 @@ class Schedule:
         pool: WorkerPool,
         workers: int,
         queues: Mapping[NodeId, Queue],
-        new_value: Callable[[], SharedTensors],
         free: FreeMemory,
     ) -> None:
         self._pool = pool
         self._queues = queues
-        self._new_value = new_value
+        self._free = free
         self._buffers = ResultBuffers(free)
         self._server = queues[SERVER]
         self._server.worker, self._server.loaded = _FIRST, True
@@ -327,7 +326,7 @@ class Schedule:
         if place is None:  # they are where they were
             assert queue.aside is not None
             return queue.aside.tensors
-        tensors = self._new_value()
+        tensors = self._free.new_value()
         tensors.place = place
         return tensors
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -131,6 +133,28 @@ class FreeMemory:
         # By size: a run needs few different ones.
         self._offsets: dict[int, dict[int, None]] = {}
         self._sizes: dict[object, int] = {}
+        self._used: dict[int, _Use] = {}
+        self._over: deque[_Use] = deque()  # of values that nobody has any more
+
+    def new_value(self) -> SharedTensors:
+        """Its memory is free again when nobody has it any more."""
+        # The callback is C code. One in Python, as a finaliser, may be where Ctrl-C raises its
+        # exception, and Python drops what is raised there: the run would go on.
+        value = SharedTensors(self._over.append)
+        self._used[id(value.use)] = value.use
+        return value
+
+    def values(self) -> list[SharedTensors]:
+        """Those that somebody has."""
+        known = (use() for use in list(self._used.values()))
+        return [value for value in known if value is not None]
+
+    def _collect(self) -> None:
+        while self._over:
+            use = self._over.popleft()
+            del self._used[id(use)]
+            if use.place is not None:
+                self.add(*use.place)
 
     def add(self, offset: int, nbytes: int) -> None:
         self._offsets.setdefault(nbytes, {})[offset] = None
@@ -145,6 +169,7 @@ class FreeMemory:
 
     def buffer_for(self, kind: object, before: Place | None = None) -> Place | None:
         """``before``: preferred, since the pages of memory are known to who has used it."""
+        self._collect()
         nbytes = self._sizes.get(kind)
         free = None if nbytes is None else self._offsets.get(nbytes)
         if nbytes is None or not free:
@@ -155,20 +180,36 @@ class FreeMemory:
         return Place(free.popitem()[0], nbytes)
 
 
+class _Use(ref["SharedTensors"]):
+    """Where a value is, also when it is gone."""
+
+    __slots__ = ("place",)
+    place: Place | None  # None: not computed yet
+
+
 class SharedTensors(dict[str, Tensor]):
     """The value of a payload in the process that drives: empty until `show`.
 
     Another process is sent its place only.
     """
 
-    __slots__ = ("__weakref__", "failed", "maker", "place", "release", "waiting")
+    __slots__ = ("__weakref__", "failed", "maker", "use", "waiting")
 
-    def __init__(self, release: Callable[[Place], None]) -> None:
-        self.place: Place | None = None  # None: not computed yet
-        self.failed = False  # and never will be
-        self.release = release
+    def __init__(self, over: Callable[[_Use], None] | None = None) -> None:
+        """``over`` is called when nobody has the value any more."""
+        self.use = _Use(self, over)
+        self.use.place = None
+        self.failed = False  # and never will be computed
         self.maker: object = None  # the work whose result it is
         self.waiting: list[Any] = []  # what can go on once it is there
+
+    @property
+    def place(self) -> Place | None:
+        return self.use.place
+
+    @place.setter
+    def place(self, place: Place | None) -> None:
+        self.use.place = place
 
     def show(self, memory: SharedMemory) -> None:
         if self.place is not None and not self:
@@ -177,10 +218,6 @@ class SharedTensors(dict[str, Tensor]):
     def __reduce__(self) -> tuple[Callable[[Place], Tensors], tuple[Place]]:
         assert self.place is not None
         return attached, (self.place,)
-
-    def __del__(self) -> None:
-        if self.place is not None:
-            self.release(self.place)
 
 
 # ---- in a process that was forked ----------------------------------------------------------------
