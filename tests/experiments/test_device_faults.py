@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedoptima.core.effects import Note
-from fedoptima.core.errors import FedOptimaError
+from fedoptima.core.errors import FedOptimaError, RunFailed
 from fedoptima.experiments.run_directory import RunDirectory
 from fedoptima.trace.reader import read_trace
-from tests.experiments.runs import run
+from tests.experiments.runs import network, run
 
 
 def batch_normed() -> nn.Module:
@@ -55,3 +56,36 @@ def test_a_device_that_failed_is_named_in_result_and_log(
     assert warning.startswith("slow had a problem: ")
     assert warning in caplog.messages
     assert RunDirectory(tmp_path / "run").read_result().warnings == result.warnings
+
+
+class OutOfMemory(nn.Module):
+    """A device's side that this machine has no memory for after some batches."""
+
+    def __init__(self, error: type[Exception], text: str) -> None:
+        super().__init__()
+        self.error, self.text = error, text
+        self.calls = 0
+
+    def forward(self, value: Tensor) -> Tensor:
+        self.calls += self.training
+        if self.calls > 5:
+            raise self.error(self.text)
+        return value
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 20.00 MiB."),
+        (RuntimeError, "DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+        (MemoryError, ""),
+    ],
+)
+def test_a_run_ends_when_the_machine_has_no_memory_instead_of_going_on_without_a_device(
+    workers: int, error: type[Exception], text: str
+) -> None:
+    first, *others = network()
+    model = nn.Sequential(nn.Sequential(first, OutOfMemory(error, text)), *others)
+    with pytest.raises(RunFailed, match="memory was not enough"):
+        run(model=model, workers=workers, split={"at": 1})

@@ -14,8 +14,9 @@ and shown with the time of a sample in each cell (docs/fair-comparisons.md); cod
 cut that cells choose. PiPar is trained with four parts of a batch, and shown at the pace of its
 authors' number.
 
---devices leaves cells out; --set changes the recipe, methods.fedoptima.reuse=false the form of
-FedOptima+. What is finished is never run again, also after a kill: call the same command again.
+--devices leaves cells out; --set changes the recipe, methods.fedoptima_plus.reuse=false the form of
+FedOptima+ (methods.fedoptima.reuse where the recipe has no table for it). What is finished is never
+run again, also after a kill: call the same command again.
 --limit-seconds stops it earlier, --merge takes over finished runs of another folder, --show runs
 nothing. Writes DIR/<recipe>.json and DIR/<recipe>.md, also of what is there so far. What
 DIR/<recipe>_choice.json has is not chosen again: for another --set, give another DIR.

@@ -30,7 +30,7 @@ from fedoptima.core.types import SERVER, NodeId, payload_id
 from fedoptima.sim import delivery
 from fedoptima.sim.admission import Admission
 from fedoptima.sim.costs import CostModel
-from fedoptima.sim.executor import Executor
+from fedoptima.sim.executor import Executor, raise_if_not_of_the_node
 from fedoptima.sim.faults import Change, Churn
 from fedoptima.sim.network import Envelope
 from fedoptima.sim.stall import stalled
@@ -237,9 +237,8 @@ class Simulation:
         job = running[1]
         try:
             outcome = self._executor.execute(node, job, payload_id(node, incarnation, ticket))
-        except InvariantBroken:
-            raise
         except Exception as error:  # any error ends this node's work, and not that of others
+            raise_if_not_of_the_node(error)
             if node == SERVER:
                 self.failure = error
             self._tell(node, job_failed(ticket, job, error))

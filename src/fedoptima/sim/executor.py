@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from fedoptima.core.errors import (
     FedOptimaError,
+    InvariantBroken,
     ProtocolViolation,
+    RunFailed,
     TrainingDiverged,
     describe,
 )
@@ -34,12 +36,29 @@ if TYPE_CHECKING:  # a dry run may do without torch
     from fedoptima.engine.value_ranges import Values
 
 
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory")  # a GPU, a CPU
+
+
 class LateFailure(FedOptimaError):
     """A device's job, whose result is declared already, has failed."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(describe(cause))
+        self.cause = cause
         self.diverged = isinstance(cause, TrainingDiverged)
+
+
+def raise_if_not_of_the_node(error: Exception) -> None:
+    """A bug of ours, or this machine's lack of memory: a real device would not have failed. The
+    run ends; without the device it would go on with less data, and look like any other."""
+    if isinstance(error, InvariantBroken):
+        raise error
+    text = str(error)  # torch has several types for it, and RuntimeError is one of them
+    if isinstance(error, MemoryError) or any(said in text for said in _OUT_OF_MEMORY):
+        raise RunFailed(
+            f"this machine's memory was not enough ({describe(error)}); run fewer at a time "
+            "(--jobs), or with smaller batches; a run with a checkpoint can be resumed"
+        ) from error
 
 
 class Inspection(Protocol):

@@ -152,7 +152,7 @@ class FreeMemory:
     def _collect(self) -> None:
         while self._over:
             use = self._over.popleft()
-            del self._used[id(use)]
+            self._used.pop(id(use), None)  # Ctrl-C may have come before it was there
             if use.place is not None:
                 self.add(*use.place)
 
