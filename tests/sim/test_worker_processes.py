@@ -155,7 +155,7 @@ def test_workers_end_with_the_process_that_drives(how: signal.Signals, tmp_path:
         assert len(pids) == 2
         assert all(map(is_running, pids))
         process.send_signal(how)
-        wait_for(lambda: process.poll() is not None)
+        process.wait(DEADLINE)
         wait_for(lambda: not any(map(is_running, pids)))
     finally:
         process.kill()  # or it would train for ever

@@ -15,12 +15,7 @@ from fedoptima.core.events import Received, Rejected
 from fedoptima.core.machine import rejected
 from fedoptima.core.messages import Failed, Message, ModelUpdate
 from fedoptima.core.types import SERVER, NodeId, PayloadId
-from fedoptima.sim.executor import (
-    Executor,
-    Inspection,
-    LateFailure,
-    raise_if_not_of_the_node,
-)
+from fedoptima.sim.executor import Executor, Inspection, LateFailure
 from fedoptima.sim.state import EnvelopeArrives
 
 Verdict = tuple[str, bool, bool]  # what is wrong; with the device's loss; not finite
@@ -57,7 +52,6 @@ class Admission:
         except TrainingDiverged as error:  # over the network the device finds it out by itself
             return Received(device, session, Failed(describe(error), diverged=True))
         except LateFailure as error:
-            raise_if_not_of_the_node(error.cause)
             return Received(device, session, Failed(str(error), diverged=error.diverged))
         except ProtocolViolation as error:
             return rejected(device, session, error)
@@ -73,7 +67,6 @@ class Admission:
                 try:
                     inspection.check()
                 except LateFailure as error:
-                    raise_if_not_of_the_node(error.cause)
                     found.setdefault(device, {})[payload] = (str(error), False, error.diverged)
                 except (TrainingDiverged, ProtocolViolation) as error:
                     kinds = isinstance(error, TrainingDiverged), isinstance(error, NotFinite)

@@ -44,7 +44,6 @@ class LateFailure(FedOptimaError):
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(describe(cause))
-        self.cause = cause
         self.diverged = isinstance(cause, TrainingDiverged)
 
 

@@ -29,7 +29,7 @@ from fedoptima.engine.device import DeviceEngine
 from fedoptima.engine.payloads import Tensors, copy_of
 from fedoptima.engine.workload import Workload
 from fedoptima.sim.dry import Dry, DryDeviceEngine, DryServerEngine
-from fedoptima.sim.executor import Inspection, LateFailure
+from fedoptima.sim.executor import Inspection, LateFailure, raise_if_not_of_the_node
 from fedoptima.sim.processes.inputs import inputs_of, with_inputs
 from fedoptima.sim.processes.messages import (
     Aside,
@@ -262,6 +262,7 @@ class _Inspected:
         update, batches = self.update, self.batches
         self.schedule.wait(lambda: update.done and (batches is None or batches.done))
         if update.result.error is not None:
+            raise_if_not_of_the_node(update.result.error)
             raise LateFailure(update.result.error)
         for found in (update.result.fault, batches.result.fault if batches else None):
             if found is not None:
